@@ -21,11 +21,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
 use crate::host::{ChangeWatch, HostChange, LinkWatch, watch_links};
 use crate::upgrade::take::Sockets;
 use crate::upgrade::{Kind, give};
 use crate::{memory, notify};
+use posthaste_config::Config;
 
 pub(crate) mod api;
 pub(crate) mod bounded;

@@ -6,19 +6,11 @@
 //! sockets in the cache, and no other CPU has to be woken.
 
 use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// The calling thread.
 const MYSELF: Pid = Pid::from_raw(0);
-
-/// The CPUs that this process may run on, in order; empty if unknown.
-pub(crate) fn cpus() -> Vec<usize> {
-    let mask = sched_getaffinity(MYSELF).unwrap_or_default();
-    (0..CpuSet::count())
-        .filter(|cpu| mask.is_set(*cpu).unwrap_or(false))
-        .collect()
-}
 
 /// The CPU of each worker. `None` unless each has exactly one: with fewer workers than CPUs each
 /// serves several, and the scheduler decides.

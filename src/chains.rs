@@ -11,7 +11,7 @@ use posthaste_relay::flow::Flow;
 use posthaste_wire::syn_option;
 
 use crate::admin::api::chains as api;
-use crate::config::{Config, Matches};
+use posthaste_config::{Config, Matches};
 
 mod explain;
 mod planned;

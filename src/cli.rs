@@ -11,31 +11,31 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::controller::Controller;
-use crate::config::{ADMIN_SOCKET, Config};
 use crate::host::Tuning;
 use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
+use posthaste_config::controller::Controller;
+use posthaste_config::{ADMIN_SOCKET, Config};
 
 const EXAMPLES: &str = "\
 Examples:
-  posthaste doctor                     what this host lacks, and how to fix it
-  posthaste try 60                     relay for a minute, and say what it did
+  posthaste doctor                     check this host, and print how to fix each problem
+  posthaste try 60                     relay for 60 s, then print the time saved
   posthaste node                       relay every TCP connection this host forwards
   posthaste check /etc/posthaste/node.toml
   posthaste node -c /etc/posthaste/node.toml
-  posthaste status                     of the node that runs here
+  posthaste status                     show the state of the node on this host
   posthaste relays list
   posthaste chains explain 198.51.100.7:443
   posthaste plan links.csv --from paris --to tokyo
   posthaste controller -c /etc/posthaste/controller.toml
   posthaste status --controller http://127.0.0.1:9465
   posthaste run --via 192.0.2.1:4480 -- curl https://example.org/
-  posthaste upgrade                    this program takes the running node's place
+  posthaste upgrade                    replace the running node by this program
   posthaste teardown                   remove what a killed node left behind
 
-Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.";
+Exit codes: 0 success, 1 failure, 2 invalid command line or configuration.";
 
-/// Makes TCP connections over long paths fast, without touching their ends.
+/// Accelerates TCP connections over long paths, without changes to clients or servers.
 #[derive(Debug, Parser)]
 #[command(name = "posthaste", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -45,29 +45,29 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a node until SIGTERM or SIGINT; SIGHUP reloads its configuration
+    /// Run a node until SIGTERM or SIGINT; SIGHUP reloads the configuration
     Node {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Take the place of the node that runs (`upgrade` starts it so)
+        /// Replace the running node (`upgrade` starts a node with this option)
         #[arg(long, hide = true)]
         take_over: bool,
     },
-    /// Run a controller until SIGTERM or SIGINT; SIGHUP reloads its configuration
+    /// Run a controller until SIGTERM or SIGINT; SIGHUP reloads the configuration
     Controller {
         /// Configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Check a configuration file, a node's or a controller's, and print what it means
+    /// Check the configuration file of a node or a controller, and print it with all defaults
     Check {
-        /// The file
+        /// Configuration file
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Examine this host for what keeps a node from working
+    /// Check whether a node can work on this host, and print how to fix each problem
     Doctor {
         #[command(flatten)]
         config: ConfigArgs,
@@ -75,79 +75,79 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Install the routing rule and the local route (a node does it by itself)
+    /// Install the routing rule and the local route that a node otherwise installs when it starts
     Setup {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Change the kernel settings that a node is better off with (doctor names them)
+        /// Also change the kernel settings that doctor recommends
         #[arg(long)]
         tune: bool,
-        /// With --tune: change them at every start of this host too, by a file in /etc/sysctl.d
+        /// With --tune: keep these settings across reboots, by a file in /etc/sysctl.d
         #[arg(long, requires = "tune")]
         persist: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Remove everything a node installed, and the sockets it left behind
+    /// Remove the rules, routes, programs and sockets that a node left behind
     Teardown {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Leave the kernel settings that setup --tune changed
+        /// Keep the kernel settings that setup --tune changed
         #[arg(long)]
         keep_tuning: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show what the running node does and what that saved, or a controller and its nodes
+    /// Show the state of the running node and the time it saved, or of a controller and its nodes
     Status(client::StatusArgs),
-    /// Watch the running node: its busiest relays, and what was saved
+    /// Watch the busiest relays of the running node and the time saved
     Top(client::TopArgs),
-    /// Show or end relays of the running node
+    /// List or end relays of the running node
     #[command(subcommand)]
     Relays(client::RelaysVerb),
-    /// List peers, chains and routes of the running node, or explain a flow's way
+    /// List peers, chains and routes of the running node, or explain the route of one flow
     Chains(client::ChainsArgs),
-    /// List what the running node has learned of destinations by watching handshakes
+    /// List the destinations that the running node has measured by observing handshakes
     Observed {
         #[command(flatten)]
         admin: AdminArgs,
-        /// At most so many
+        /// Print at most COUNT destinations
         #[arg(long, value_name = "COUNT", default_value_t = 1000)]
         limit: usize,
     },
-    /// Relay for a while, then say what that did for the services that were used
+    /// Relay for a limited time, then print the time saved for each service
     Try(tryout::TryArgs),
-    /// Show how far peers are, and whether they are there
+    /// Show round-trip time, loss and state of the links to peers
     Links(AdminArgs),
-    /// Make what two nodes share, and who nodes and controllers are
+    /// Generate shared keys of nodes, and identities of nodes and controllers
     #[command(subcommand)]
     Keys(keys::KeysVerb),
     /// Compute which nodes should carry connections, from a file of measured links
     Plan(plan::PlanArgs),
     /// Run a command with its TCP connections sent through a node
     Run(run::RunArgs),
-    /// Let the running node finish its relays, accept none, and end
+    /// Stop the running node: accept no new connections, finish its relays, exit
     Drain(client::DrainArgs),
-    /// Let the running node read its configuration again
+    /// Reload the configuration of the running node
     Reload(AdminArgs),
-    /// Have this program take the running node's place, which keeps its relays until they end
+    /// Replace the running node by this program; the old node keeps its relays until they end
     Upgrade(upgrade::UpgradeArgs),
-    /// Clean up after a node that dies: nodes start it by themselves
+    /// Clean up after a node that dies; every node starts this process
     #[command(hide = true)]
     Guard(guard::GuardArgs),
 }
 
-/// Which configuration.
+/// The configuration to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConfigArgs {
-    /// Configuration file; without it, relay what this host forwards
+    /// Configuration file; by default, relay every TCP connection that this host forwards
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Which node to talk to, and how to print its answer.
+/// The node to query, and the output format.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AdminArgs {
     /// Admin socket of the node

@@ -37,13 +37,13 @@ pub(crate) use show::table;
 pub(crate) struct TopArgs {
     #[command(flatten)]
     admin: AdminArgs,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// Relays to show
+    /// Number of relays to show
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     rows: usize,
-    /// Looks, after which it ends (default: without end on a terminal, else 1)
+    /// Number of updates, then exit (default: unlimited on a terminal, otherwise 1)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -54,20 +54,20 @@ pub(crate) enum RelaysVerb {
     List {
         #[command(flatten)]
         admin: AdminArgs,
-        /// At most so many
+        /// Print at most COUNT relays
         #[arg(long, value_name = "COUNT", default_value_t = 1000)]
         limit: usize,
     },
-    /// Show one relay and both its connections
+    /// Show one relay and its two connections
     Show {
-        /// As in the list
+        /// ID of the relay, as `relays list` prints it
         id: String,
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Reset both sides of a relay
+    /// Reset both connections of a relay
     Kill {
-        /// As in the list
+        /// ID of the relay, as `relays list` prints it
         id: String,
         #[command(flatten)]
         admin: AdminArgs,
@@ -78,7 +78,7 @@ pub(crate) enum RelaysVerb {
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     admin: AdminArgs,
-    /// Seconds to wait for open relays (default: node.drain_timeout)
+    /// Seconds to wait for open relays; those left are reset (default: node.drain_timeout)
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
 }
@@ -93,13 +93,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     admin: AdminArgs,
-    /// Show every number, and what each rule saved
+    /// Show all counters, and the time saved by each rule
     #[arg(long, conflicts_with_all = ["controller", "json"])]
     all: bool,
-    /// Show the controller at this address instead, such as http://127.0.0.1:9465
+    /// Show the controller at this URL instead of a node, for example http://127.0.0.1:9465
     #[arg(long, value_name = "URL", conflicts_with = "socket")]
     controller: Option<String>,
-    /// The file with the token that its API wants
+    /// File with the token for the API of the controller
     #[arg(long, value_name = "FILE", requires = "controller")]
     token_file: Option<PathBuf>,
 }

@@ -18,8 +18,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::controller::Controller;
 use crate::{journal, notify, privileges};
+use posthaste_config::controller::Controller;
 
 pub(crate) mod api;
 mod conduct;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::cli;
-use crate::config::Config;
+use posthaste_config::Config;
 
 mod checks;
 mod cores;

@@ -26,10 +26,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
 
 use crate::admin::api;
-use crate::config::Transparent;
 use crate::host::{self, Claim};
 use crate::journal::Log;
 use crate::{memory, privileges};
+use posthaste_config::Transparent;
 
 mod again;
 

@@ -12,8 +12,8 @@ use anyhow::Context;
 use posthaste_netlink::Netlink;
 use serde::Serialize;
 
-use crate::config::{Config, Transparent};
 use crate::{admin, cli, privileges};
+use posthaste_config::{Config, Transparent};
 
 mod changes;
 mod conflicts;

@@ -19,25 +19,24 @@ const FILE_BYTES_MAX: u64 = 256;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysVerb {
-    /// Make a key of 64 hexadecimal digits
+    /// Generate a shared key of 64 hexadecimal digits
     Generate {
-        /// Write it to a new file that only its owner can read, and print nothing
+        /// Write the key to a new file with mode 0600 and print nothing
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Make the secret of a node that has a controller, or of a controller
+    /// Generate the secret of a controller, or of a node that has one, and print the public key
     Identity {
-        /// The new file, which only its owner can read
+        /// The new file with the secret, with mode 0600
         #[arg(long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Print the public key that follows from a secret: what the other side is told
+    /// Print the public key of a secret, for the configuration of the other side
     Public {
-        /// The file of the secret
+        /// The file with the secret
         file: PathBuf,
     },
-    /// Take the key that the controller tells of a node now for the one that counts, in the place of the
-    /// one that it told first
+    /// Accept the key that the controller now sends for a node, in place of the key that it sent first
     Forget {
         /// The node's name, as posthaste chains shows it
         name: String,

@@ -10,12 +10,10 @@ mod affinity;
 mod chains;
 mod cli;
 mod client;
-mod config;
 mod control_client;
 mod controller;
 mod destinations;
 mod doctor;
-mod groups;
 mod guard;
 mod host;
 mod intercept;
@@ -36,7 +34,7 @@ mod upgrade;
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {
         eprintln!("posthaste: {error:#}");
-        let usage = error.is::<config::Error>();
+        let usage = error.is::<posthaste_config::Error>();
         ExitCode::from(if usage { 2 } else { 1 })
     })
 }

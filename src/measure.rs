@@ -23,11 +23,11 @@ use posthaste_relay::sys;
 use posthaste_wire::header::NodeId;
 
 use crate::admin::api::links as api;
-use crate::config::Config;
 use crate::control_client::ControlClient;
 use crate::journal::Log;
 use crate::upgrade::Kind;
 use crate::upgrade::take::Sockets;
+use posthaste_config::Config;
 
 mod checks;
 mod flights;

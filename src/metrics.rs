@@ -7,7 +7,7 @@
 use std::fmt::{Display, Write};
 
 use crate::admin::Snapshot;
-use crate::admin::api::State;
+use crate::admin::api::{Reloads, State};
 
 mod control_client;
 mod links;
@@ -27,70 +27,40 @@ const RENAMED: [(&str, &str, &str); 6] = [
 /// Everything, ready to be scraped.
 pub(crate) fn render(snapshot: &Snapshot) -> String {
     let mut page = Page::of("posthaste");
-    process(&mut page, snapshot);
+    page.rows(PROCESS, snapshot);
     workers(&mut page, snapshot);
-    denials(&mut page, snapshot);
     rules::rules(&mut page, &snapshot.totals.rules);
     redirect(&mut page, snapshot);
     links::links(&mut page, &snapshot.links);
     if let Some(follow) = &snapshot.follow {
         control_client::follow(&mut page, follow);
     }
-    configuration(&mut page, snapshot);
+    page.rows(CONFIGURATION, &snapshot.reloads);
     page.0
 }
 
-fn process(page: &mut Page, snapshot: &Snapshot) {
-    page.family("build_info", "gauge", "The version that runs.");
-    page.sample(
-        "build_info",
-        concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""),
-        1,
-    );
-    page.single(
-        "process_start_time_seconds",
-        "gauge",
-        "When the node started, since 1970.",
-        snapshot.started.as_secs_f64(),
-    );
-    let stopping = u8::from(snapshot.state == State::Draining);
-    page.single(
-        "process_stopping",
-        "gauge",
-        "Whether the node drains.",
-        stopping,
-    );
-    page.single(
-        "replaced_nodes",
-        "gauge",
-        "Nodes that this one has replaced and that still carry relays.",
-        snapshot.replaced,
-    );
-    process_memory(page);
-    guard(page, snapshot);
-    page.single("workers", "gauge", "Worker threads.", snapshot.workers);
-    page.single(
-        "log_events_dropped_total",
-        "counter",
-        "Log lines of the node's own that were dropped.",
-        snapshot.events_dropped,
-    );
-}
+/// What is true of the process.
+#[rustfmt::skip]
+const PROCESS: &[Row<Snapshot>] = &[
+    ("build_info", VERSION, "The version that runs.", |_| Some(1.0)),
+    ("process_start_time_seconds", "", "When the node started, since 1970.", |node| Some(node.started.as_secs_f64())),
+    ("process_stopping", "", "Whether the node drains.", |node| truth(node.state == State::Draining)),
+    ("replaced_nodes", "", "Nodes that this one has replaced and that still carry relays.", |node| Some(node.replaced as f64)),
+    ("process_resident_memory_bytes", "", MEMORY, |_| resident_bytes()),
+    ("guard_up", "", "Whether the process is there that cleans up when the node dies.", |node| truth(node.guard.pid.is_some())),
+    ("guard_restarts_total", "", "Times that this process died and was started again.", |node| Some(node.guard.restarts as f64)),
+    ("workers", "", "Worker threads.", |node| Some(node.workers as f64)),
+    ("log_events_dropped_total", "", "Log lines of the node's own that were dropped.", |node| Some(node.events_dropped as f64)),
+];
 
-fn guard(page: &mut Page, snapshot: &Snapshot) {
-    page.single(
-        "guard_up",
-        "gauge",
-        "Whether the process is there that cleans up when the node dies.",
-        u8::from(snapshot.guard.pid.is_some()),
-    );
-    page.single(
-        "guard_restarts_total",
-        "counter",
-        "Times that this process died and was started again.",
-        snapshot.guard.restarts,
-    );
-}
+/// How the configuration was read.
+#[rustfmt::skip]
+const CONFIGURATION: &[Row<Reloads>] = &[
+    ("config_reloads_total", "result=\"success\"", "Attempts to read the configuration again.", |reloads| Some(reloads.succeeded as f64)),
+    ("config_reloads_total", "result=\"failure\"", "", |reloads| Some(reloads.failed as f64)),
+    ("config_last_reload_successful", "", "Whether the last attempt succeeded.", |reloads| truth(reloads.last_error.is_none())),
+    ("config_last_reload_success_timestamp_seconds", "", "When the configuration in force was read, since 1970.", |reloads| Some(reloads.last_success_unix_seconds)),
+];
 
 fn workers(page: &mut Page, snapshot: &Snapshot) {
     let mut last = "";
@@ -98,45 +68,29 @@ fn workers(page: &mut Page, snapshot: &Snapshot) {
         let renamed = RENAMED.iter().find(|(name, ..)| *name == counter.name);
         if let Some((_, family, labels)) = renamed {
             if *family != last {
-                page.family(family, "counter", family_help(family, counter.help));
+                page.family(family, family_help(family, counter.help));
                 last = family;
             }
             page.sample(family, labels, counter.value);
-        } else if counter.grows {
+        } else {
+            let end = if counter.grows { "_total" } else { "" };
             page.single(
-                &format!("{}_total", counter.name),
-                "counter",
+                &format!("{}{end}", counter.name),
                 counter.help,
                 counter.value,
             );
-        } else {
-            page.single(counter.name, "gauge", counter.help, counter.value);
         }
     }
-    page.family(
+    let ended = snapshot.totals.ended.iter().copied();
+    page.by(
         "relays_ended_total",
-        "counter",
         "Relays ended, by how they ended.",
+        "outcome",
+        ended,
     );
-    for (outcome, count) in &snapshot.totals.ended {
-        page.sample(
-            "relays_ended_total",
-            &format!("outcome=\"{outcome}\""),
-            count,
-        );
-    }
-}
-
-fn denials(page: &mut Page, snapshot: &Snapshot) {
-    page.family(
-        "requests_denied_total",
-        "counter",
-        "Requests at explicit listeners that were not granted, by reason.",
-    );
-    for (reason, count) in &snapshot.totals.denied {
-        let labels = format!("reason=\"{reason}\"");
-        page.sample("requests_denied_total", &labels, count);
-    }
+    let help = "Requests at explicit listeners that were not granted, by reason.";
+    let denied = snapshot.totals.denied.iter().copied();
+    page.by("requests_denied_total", help, "reason", denied);
 }
 
 /// What all members of a family have in common.
@@ -150,45 +104,34 @@ fn family_help<'a>(family: &str, own: &'a str) -> &'a str {
 
 fn redirect(page: &mut Page, snapshot: &Snapshot) {
     for (name, help, value) in &snapshot.redirect {
-        page.single(&format!("redirect_{name}_total"), "counter", help, value);
+        page.single(&format!("redirect_{name}_total"), help, value);
     }
-    page.family(
-        "redirect_attached",
-        "gauge",
-        "Whether flows are intercepted on an interface.",
-    );
-    for interface in &snapshot.interfaces {
-        let labels = format!("interface=\"{}\"", escaped(&interface.name));
-        page.sample("redirect_attached", &labels, u8::from(interface.attached));
-    }
+    let help = "Whether flows are intercepted on an interface.";
+    let attached = snapshot
+        .interfaces
+        .iter()
+        .map(|one| (&one.name, u8::from(one.attached)));
+    page.by("redirect_attached", help, "interface", attached);
 }
 
-fn configuration(page: &mut Page, snapshot: &Snapshot) {
-    let reloads = &snapshot.reloads;
-    page.family(
-        "config_reloads_total",
-        "counter",
-        "Attempts to read the configuration again.",
-    );
-    page.sample(
-        "config_reloads_total",
-        "result=\"success\"",
-        reloads.succeeded,
-    );
-    page.sample("config_reloads_total", "result=\"failure\"", reloads.failed);
-    let good = u8::from(reloads.last_error.is_none());
-    page.single(
-        "config_last_reload_successful",
-        "gauge",
-        "Whether the last attempt succeeded.",
-        good,
-    );
-    page.single(
-        "config_last_reload_success_timestamp_seconds",
-        "gauge",
-        "When the configuration in force was read, since 1970.",
-        reloads.last_success_unix_seconds,
-    );
+/// One sample of a table: its family, its labels, what the family is (nothing when the row before
+/// is of the same family), and its value, if there is one.
+pub(crate) type Row<T> = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&T) -> Option<f64>,
+);
+
+/// The labels of `build_info`.
+pub(crate) const VERSION: &str = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
+
+/// What `process_resident_memory_bytes` is.
+pub(crate) const MEMORY: &str = "Memory of the process that is in RAM.";
+
+/// 1 if so, 0 otherwise.
+fn truth(is: bool) -> Option<f64> {
+    Some(f64::from(u8::from(is)))
 }
 
 /// The text so far, and what every name begins with.
@@ -200,15 +143,47 @@ impl Page {
         Self(String::new(), prefix)
     }
 
-    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let help = help.trim();
-        let prefix = self.1;
+    /// Begins a family: a counter if its name ends in `_total`, otherwise a gauge.
+    pub(crate) fn family(&mut self, name: &str, help: &str) {
+        let is_counter = name.ends_with("_total");
+        self.family_of(if is_counter { "counter" } else { "gauge" }, name, help);
+    }
+
+    fn family_of(&mut self, kind: &str, name: &str, help: &str) {
+        let (help, prefix) = (help.trim(), self.1);
         let _ = writeln!(
             self.0,
             "# HELP {prefix}_{name} {help}\n# TYPE {prefix}_{name} {kind}"
         );
     }
 
+    /// The rows of a table that have a value.
+    pub(crate) fn rows<T>(&mut self, rows: &[Row<T>], source: &T) {
+        for (name, labels, help, value) in rows {
+            let Some(value) = value(source) else { continue };
+            if !help.is_empty() {
+                self.family(name, help);
+            }
+            self.sample(name, labels, value);
+        }
+    }
+
+    /// A family with one sample for each value of a label.
+    pub(crate) fn by<L: AsRef<str>, V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) {
+        self.family(name, help);
+        for (of, value) in samples {
+            let labels = format!("{label}=\"{}\"", escaped(of.as_ref()));
+            self.sample(name, &labels, value);
+        }
+    }
+
+    /// One sample of the family begun last.
     pub(crate) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
         let prefix = self.1;
         let _ = match labels {
@@ -217,45 +192,34 @@ impl Page {
         };
     }
 
-    pub(crate) fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.family(name, kind, help);
+    fn single(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, help);
         self.sample(name, "", value);
     }
 }
 
 /// A label value. Interface names may hold quotes and backslashes.
-pub(crate) fn escaped(value: &str) -> String {
+fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
 }
 
-/// How much memory the process has.
-pub(crate) fn process_memory(page: &mut Page) {
-    if let Some(bytes) = resident_bytes() {
-        page.single(
-            "process_resident_memory_bytes",
-            "gauge",
-            "Memory of the process that is in RAM.",
-            bytes,
-        );
-    }
-}
-
-fn resident_bytes() -> Option<u64> {
+/// How much memory the process has in RAM; nothing where the kernel does not say.
+pub(crate) fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
+    let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::{Guard, Interface, Reloads};
+    use crate::admin::api::{Guard, Interface};
     use crate::admin::{Total, Totals};
     use std::collections::HashSet;
     use std::time::Duration;

@@ -26,17 +26,17 @@ use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
 
-use crate::config::Config;
 use crate::control_client::{ControlClient, PlanOverlay, PrefixOwner};
 use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
-use crate::intercept::{self, WorkerIntercept};
+use crate::intercept::{self, WorkerHost};
 use crate::journal::Log;
 use crate::measure::{Measure, Reflectors};
 use crate::upgrade::Descriptor;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::{admin, affinity, host, journal, privileges};
+use posthaste_config::Config;
 
 mod handover;
 mod interfaces;
@@ -190,7 +190,7 @@ fn load(
 
 /// Writes the first rules. The programs take flows by them once they are attached.
 fn set_rules(redirect: &mut Redirect, config: &Config) -> anyhow::Result<()> {
-    let generation = redirect.set_rules(&intercept::rules(config))?;
+    let generation = intercept::set_rules(redirect, config)?;
     // Workers start with FIRST_GENERATION: they would not recognise the rules that events of
     // another generation name.
     ensure!(
@@ -251,7 +251,7 @@ impl Prepared {
         let mut inherited = inherited
             .map(|sockets| Inherited::new(config, sockets))
             .unwrap_or_default();
-        let homes = affinity::homes(config.node.workers, &affinity::cpus());
+        let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let workers = (0..u16::try_from(config.node.workers)?)
             .map(|index| {
                 let home = homes.as_ref().map(|homes| homes[usize::from(index)]);
@@ -376,7 +376,7 @@ impl Node {
         };
         // Programs first. Until a worker has the policy below, it finds no rule list for the new
         // generation and classifies the flow itself (`Rules::for_event`).
-        let generation = self.redirect().set_rules(&intercept::rules(&next))?;
+        let generation = intercept::set_rules(&mut self.redirect(), &next)?;
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
         self.redirect().set_observing(intercept::observing(&next))?;
@@ -600,7 +600,7 @@ fn start_worker(
         // this one.
         privileges::keep_only(&privileges::RUNNING).map_err(io::Error::other)?;
         Ok((
-            WorkerIntercept::open(worker_handle, duplicates, worker_log)?,
+            worker_handle.open(duplicates, Box::new(WorkerHost::open(worker_log)))?,
             FIRST_GENERATION,
         ))
     };

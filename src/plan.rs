@@ -40,16 +40,16 @@ const NODES_BETWEEN_MAX: u8 = 100;
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Measured links, as CSV or JSON
+    /// File with the measured links
     #[arg(value_name = "MATRIX")]
     file: PathBuf,
-    /// csv or json, unless the name of the file tells: JSON if it ends in .json, else CSV
+    /// Format of the file (default: json if its name ends in .json, otherwise csv)
     #[arg(long, value_parser = Format::named)]
     format: Option<Format>,
-    /// Explain the chains from this node; without it, list the chains of all pairs
+    /// First node of the chains to explain (default: list the chains of all pairs)
     #[arg(long, value_name = "NODE", requires = "to")]
     from: Option<String>,
-    /// The last node of the chains
+    /// Last node of the chains to explain
     #[arg(long, value_name = "NODE", requires = "from")]
     to: Option<String>,
     /// Sizes of transfers
@@ -58,19 +58,19 @@ pub(crate) struct PlanArgs {
     /// Round-trip time in milliseconds of the slower of the hops before the first node and after the last
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     access: f64,
-    /// What a chain pays for each node between its ends, in milliseconds; a JSON file may tell others
+    /// Cost of each intermediate node of a chain, in milliseconds; a JSON file may have its own
     #[arg(long, value_name = "MS", default_value_t = 0.5)]
     node_cost: f64,
-    /// The most nodes between the ends of a chain
+    /// Most intermediate nodes of a chain
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(0..=i64::from(NODES_BETWEEN_MAX)))]
     nodes_max: Option<u8>,
-    /// When nodes answer
+    /// When nodes complete the client's handshake
     #[arg(long, value_enum, default_value_t = AcceptWord::Early)]
     accept: AcceptWord,
-    /// Congestion control of nodes, which decides what loss costs
+    /// Congestion control of the nodes; it determines the cost of loss
     #[arg(long, value_enum, default_value_t = CongestionWord::Cubic)]
     congestion: CongestionWord,
-    /// What nodes take a link to bear when a flow begins, in Mbit/s; 0 for nothing: hops begin with ten segments
+    /// Rate at which nodes start a flow on a link, in Mbit/s; 0 for an initial window of 10 segments
     #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(0..=i64::from(ASSUMED_MBIT_MAX)), default_value_t = ASSUMED_MBIT)]
     assumed: u32,
     /// Print JSON

@@ -22,7 +22,6 @@ use posthaste_bpf as bpf;
 use posthaste_relay::policy::Prefix;
 use posthaste_relay::sys;
 
-use crate::config;
 use crate::privileges;
 
 mod cgroup;
@@ -56,19 +55,19 @@ configuration.";
 #[derive(Args, Debug)]
 #[command(after_help = ABOUT)]
 pub(crate) struct RunArgs {
-    /// ADDRESS:PORT of the node, or the name of a peer; without it the only peer of the configuration
+    /// ADDRESS:PORT of the node, or the name of a peer (default: the only peer in the configuration)
     #[arg(long, value_name = "NODE")]
     via: Option<String>,
-    /// Configuration file to find peers in, with their keys [default: /etc/posthaste/node.toml]
+    /// Configuration file with the peers and their keys [default: /etc/posthaste/node.toml]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Leave connections to these addresses alone, for example 10.0.0.0/8; may be repeated
+    /// Connect directly to these addresses, for example 10.0.0.0/8; may be repeated
     #[arg(long, value_name = "PREFIX", value_parser = exempt::prefix)]
     direct: Vec<Prefix>,
     /// Run the command as this user
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// The command and what it is given
+    /// The command and its arguments
     #[arg(
         required = true,
         value_name = "COMMAND",
@@ -81,7 +80,7 @@ pub(crate) struct RunArgs {
 /// Runs the command; returns its exit code, or that of a failure.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_command(args).or_else(|error| {
-        if error.is::<config::Error>() {
+        if error.is::<posthaste_config::Error>() {
             return Err(error);
         }
         eprintln!("posthaste: {error:#}");
@@ -129,10 +128,7 @@ fn programs(
 ) -> anyhow::Result<Arc<bpf::Capture>> {
     let mut programs = bpf::Capture::load()?;
     for prefix in exempt::all(direct, node)? {
-        programs.exempt(bpf::PrefixSpec {
-            ip: prefix.octets(),
-            bits: prefix.mapped_bits(),
-        })?;
+        programs.exempt(prefix)?;
     }
     programs.attach(cgroup.directory()).context(
         "the kernel needs CONFIG_CGROUP_BPF, and no other owner of this cgroup who forbids more \

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::admin::api::Status;
 use crate::cli::{self, ConfigArgs};
 use crate::client;
-use crate::config::Config;
+use posthaste_config::Config;
 
 mod lines;
 mod process;
@@ -36,12 +36,12 @@ const DESTINATIONS_MAX: usize = 10_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct TryArgs {
-    /// For how many seconds
+    /// Number of seconds to relay
     #[arg(value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     #[command(flatten)]
     config: ConfigArgs,
-    /// Services to show, those with the most connections
+    /// Number of services to show, those with most connections first
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     rows: usize,
     /// Print JSON

@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
-use crate::groups::{self, Group};
+use posthaste_config::Config;
+use posthaste_config::groups::{self, Group};
 
 /// Mode bits that allow entering a directory: for the group, for all.
 const GROUP_ENTERS: u32 = 0o010;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, bail};
 
 use super::reach::{Reached, reach};
-use crate::groups::Group;
+use posthaste_config::groups::Group;
 
 /// The admin socket. Dropping it removes its file.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let directory = directory("admin-group");
         let path = directory.join("admin.sock");
-        let group = crate::groups::of_id(4_000_123);
+        let group = posthaste_config::groups::of_id(4_000_123);
         let bound = AdminSocket::bind(&path, Some(&group)).expect("these tests need root");
         let found = fs::metadata(&path).unwrap();
         assert_eq!((found.gid(), found.mode() & 0o777), (group.id, 0o660));

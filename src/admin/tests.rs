@@ -50,7 +50,7 @@ impl Operations for Fake {
     }
     fn configuration(&self) -> Config {
         let text = include_str!("../../fuzz/seeds/config/full.toml");
-        let host = &crate::config::invariants::HOST;
+        let host = &posthaste_config::invariants::HOST;
         let mut config = Config::parse("node.toml".as_ref(), text, host).unwrap();
         config.transparent.enabled = true;
         config

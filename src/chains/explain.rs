@@ -12,7 +12,7 @@ use posthaste_relay::sys;
 use super::planned::{Case, Followed};
 use super::{Workers, direct, next_hops};
 use crate::admin::api::chains as api;
-use crate::config::{Config, action_word, ports_word};
+use posthaste_config::{Config, action_word, ports_word};
 
 /// The flow of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use posthaste_relay::policy::Rule;
 
 use crate::admin::api::chains as api;
 use crate::admin::api::control_client::Plan;
-use crate::config::Config;
 use crate::control_client::{Experience, PrefixOwner};
 use crate::destinations::{prefix_of, prefix_word};
+use posthaste_config::Config;
 
 /// The knowledge of a destination on a node with a controller.
 #[derive(Clone, Debug, Default)]

@@ -11,8 +11,8 @@ use posthaste_control::message::Egress;
 
 use super::*;
 use crate::admin::api::control_client::Plan;
-use crate::config::invariants::HOST;
 use crate::control_client::{Experience, PrefixOwner};
+use posthaste_config::invariants::HOST;
 
 const FILE: &str = r#"
 version = 1

@@ -13,7 +13,7 @@ use crate::admin::api::chains::{
 };
 use crate::chains::{Question, explain as explain_config};
 use crate::cli::AdminArgs;
-use crate::config::{Config, transfer_size};
+use posthaste_config::{Config, transfer_size};
 
 /// Default port of a destination.
 const PORT: u16 = 443;
@@ -29,23 +29,23 @@ pub(crate) struct ChainsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ChainsVerb {
-    /// Tell which way a flow takes, and why
+    /// Show the route of a flow, and the reason for it
     Explain(ExplainArgs),
 }
 
 #[derive(Args, Debug)]
 struct ExplainArgs {
-    /// ADDRESS[:PORT] of the server, port 443 unless it says otherwise
+    /// ADDRESS[:PORT] of the server; the default port is 443
     #[arg(value_name = "DESTINATION", value_parser = destination)]
     destination: SocketAddr,
     /// Address of the client; without it, routes for some clients do not apply
     #[arg(long, value_name = "CLIENT")]
     from: Option<IpAddr>,
-    /// How much the flow carries, such as 500000 or 64KiB; without it, what is taken for granted of
-    /// the destination
+    /// Size of the transfer, for example 500000 or 64KiB (default: the size learned or configured
+    /// for the destination)
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<u32>,
-    /// Ask this configuration file and no node: how peers are is not known then
+    /// Use this configuration file instead of the running node; the state of peers is then unknown
     #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
     #[command(flatten)]

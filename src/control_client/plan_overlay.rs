@@ -19,7 +19,7 @@ use posthaste_wire::header::NodeId;
 use posthaste_wire::stamp;
 
 use super::Observations;
-use crate::config::{Config, Follow};
+use posthaste_config::{Config, Follow};
 
 /// Warm hops that a worker keeps open to a member: none before flows ask for some.
 const POOL: PoolLimits = PoolLimits { min: 0, max: 64 };

@@ -26,11 +26,11 @@ use super::plan_overlay::PairKeys;
 use super::stream::Stream;
 use super::{Ask, Observations, PlanOverlay, Shared, lock};
 use crate::admin::api::control_client as api;
-use crate::config::{Config, Follow};
 use crate::destinations::Samples;
 use crate::journal::{Level, Log, Quota};
 use crate::node::Node;
 use crate::privileges;
+use posthaste_config::{Config, Follow};
 
 /// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
 /// links measured.

@@ -19,7 +19,7 @@ use super::server::Server;
 use super::{explain, metrics};
 use crate::admin::api::Refusal;
 use crate::admin::bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
-use crate::config::controller::Token;
+use posthaste_config::controller::Token;
 
 pub(crate) mod documents;
 mod prefixes;

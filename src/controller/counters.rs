@@ -15,8 +15,13 @@ impl Counter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn read(&self) -> u64 {
+    fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// As a metric's value.
+    pub(super) fn sample(&self) -> Option<f64> {
+        Some(self.read() as f64)
     }
 }
 

@@ -1,208 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller's numbers in the Prometheus text format.
 
+use posthaste_control::registry::RejectedReports;
+use posthaste_control::time::StoredClock;
+
+use super::api::documents::{Plan, Status};
 use super::api::view;
-use super::counters::Counters;
-use super::server::Server;
-use crate::metrics::{Page, escaped, process_memory};
+use super::server::{Inner, Server};
+use crate::metrics::{MEMORY, Page, Row, VERSION, resident_bytes};
+
+#[rustfmt::skip]
+const PROCESS: &[Row<Status>] = &[
+    ("build_info", VERSION, "The version that runs.", |_| Some(1.0)),
+    ("uptime_seconds", "", "Since the controller started.", |status| Some(status.uptime_seconds)),
+    ("process_resident_memory_bytes", "", MEMORY, |_| resident_bytes()),
+    ("nodes", "", "Nodes of the configuration.", |status| Some(status.nodes as f64)),
+];
+
+#[rustfmt::skip]
+const CLOCK: &[Row<StoredClock>] = &[
+    ("time_offset_seconds", "", "How far the controller's own clock is ahead of the time that nodes are told: it was set.",
+        |time| Some(time.clock.as_secs_f64() - time.sent.as_secs_f64())),
+];
+
+/// What was rejected of the registry's reports, what of those of destinations, and the prefixes
+/// that have an egress.
+type Reports = (RejectedReports, u64, usize);
+
+#[rustfmt::skip]
+const REPORTS: &[Row<Reports>] = &[
+    ("reports_refused_total", "reason=\"unauthorized\"", "Reports of nodes that were not believed, by reason.",
+        |(links, ..)| Some(links.unauthorized as f64)),
+    ("reports_refused_total", "reason=\"impossible\"", "", |(links, ..)| Some(links.impossible as f64)),
+    ("reports_refused_total", "reason=\"destination\"", "", |(_, destinations, _)| Some(*destinations as f64)),
+    ("links_disputed", "", "Links whose ends say too different things, now.", |(links, ..)| Some(links.disputed as f64)),
+    ("egress_prefixes", "", "Prefixes that nodes are told an egress for.", |(.., egresses)| Some(*egresses as f64)),
+];
+
+#[rustfmt::skip]
+const PLAN: &[Row<Plan>] = &[
+    ("plan_epoch", "", "Epoch of the newest plan.", |plan| Some(plan.plan_version.epoch as f64)),
+    ("plan_version", "", "Version of the newest plan.", |plan| Some(plan.plan_version.version as f64)),
+    ("plan_age_seconds", "", "Since the newest plan was made.", |plan| plan.age_seconds),
+    ("plan_duration_seconds", "", "How long the last plan took to make.", |plan| plan.took_seconds),
+    ("plan_nodes", "", "Nodes that were planned with.", |plan| Some(plan.nodes as f64)),
+    ("plan_links", "", "Links that were planned with, in one direction.", |plan| Some(plan.links as f64)),
+    ("plan_chains", "", "Chains that some route uses, with nodes between their ends.", |plan| Some(plan.chains as f64)),
+    ("plan_followers", "", "Nodes with a stream that follow the newest plan.", |plan| Some(plan.followed_by as f64)),
+];
+
+#[rustfmt::skip]
+const COUNTERS: &[Row<Server>] = &[
+    ("registrations_total", "", "Nodes that came.", |server| server.counters.registrations.sample()),
+    ("messages_total", "", "Messages of nodes, after their first.", |server| server.counters.messages.sample()),
+    ("nacks_total", "", "Rows that a node found not to fit.", |server| server.counters.nacks.sample()),
+    ("plans_total", "", "Plans made.", |server| server.counters.plans.sample()),
+    ("plans_changed_total", "", "Plans that differed from the one before.", |server| server.counters.plans_changed.sample()),
+    ("plan_repairs_total", "", "Times that a plan was repaired without planning anew.", |server| server.counters.repairs.sample()),
+    ("store_failures_total", "", "Writes to the store that failed.", |server| server.counters.store_failures.sample()),
+    ("api_denied_total", "", "Requests without the token they need.", |server| server.counters.requests_denied.sample()),
+    ("rows_sent_total", "kind=\"whole\"", "Rows sent to nodes: all of them, or changes.", |server| server.counters.updates_full.sample()),
+    ("rows_sent_total", "kind=\"changes\"", "", |server| server.counters.updates_incremental.sample()),
+    ("config_reloads_total", "result=\"success\"", "Attempts to read the configuration again.", |server| server.counters.reloads_succeeded.sample()),
+    ("config_reloads_total", "result=\"failure\"", "", |server| server.counters.reloads_failed.sample()),
+    ("log_events_dropped_total", "", "Log lines that were dropped.", |server| Some(server.log.events_dropped() as f64)),
+];
 
 /// Everything, ready to be scraped.
 pub(super) fn render(server: &Server) -> String {
     let mut page = Page::of("posthaste_controller");
     let status = view::status(server);
-    page.family("build_info", "gauge", "The version that runs.");
-    let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
-    page.sample("build_info", version, 1);
-    let uptime = "Since the controller started.";
-    page.single("uptime_seconds", "gauge", uptime, status.uptime_seconds);
-    process_memory(&mut page);
-    page.single(
-        "nodes",
-        "gauge",
-        "Nodes of the configuration.",
-        status.nodes,
-    );
-    let time = server.time();
-    let offset = time.clock.as_secs_f64() - time.sent.as_secs_f64();
-    let help =
-        "How far the controller's own clock is ahead of the time that nodes are told: it was set.";
-    page.single("time_offset_seconds", "gauge", help, offset);
-    nodes(&mut page, server);
-    plan(&mut page, &status.plan);
-    counters(&mut page, server);
-    streams(&mut page, &server.counters);
+    page.rows(PROCESS, &status);
+    page.rows(CLOCK, &server.time());
+    nodes(&mut page, &mut server.lock());
+    page.rows(PLAN, &status.plan);
+    page.rows(COUNTERS, server);
+    let help = "Streams of nodes that ended, or did not begin as they should, by reason.";
+    let ended = server.counters.ended();
+    page.by("streams_ended_total", help, "reason", ended);
+    let help = "Connections that did not become streams, by reason.";
+    let turned_away = server.counters.turned_away();
+    page.by("unauthorized_total", help, "reason", turned_away);
     page.0
 }
 
-fn nodes(page: &mut Page, server: &Server) {
-    let mut inner = server.lock();
-    page.family("node_connected", "gauge", "Whether a node has a stream.");
-    for node in &inner.config.nodes {
-        let connected = u8::from(inner.sessions.contains_key(&node.id));
-        let label = format!("node=\"{}\"", escaped(&node.name));
-        page.sample("node_connected", &label, connected);
-    }
+fn nodes(page: &mut Page, inner: &mut Inner) {
+    let each = || inner.config.nodes.iter();
+    let connected = each().map(|node| {
+        let has_stream = inner.sessions.contains_key(&node.id);
+        (&node.name, u8::from(has_stream))
+    });
+    page.by(
+        "node_connected",
+        "Whether a node has a stream.",
+        "node",
+        connected,
+    );
     let help =
         "How far the clock of a node's host is ahead of the time that nodes are told, as it says.";
-    page.family("node_clock_offset_seconds", "gauge", help);
-    for node in &inner.config.nodes {
-        if let Some(ahead_us) = inner.state.clock_ahead_us(node.id) {
-            let label = format!("node=\"{}\"", escaped(&node.name));
-            let offset = ahead_us as f64 / 1e6;
-            page.sample("node_clock_offset_seconds", &label, offset);
-        }
-    }
-    let rejected_reports = inner.state.registry.rejected_reports();
-    let refused = inner.state.egresses.refused();
-    let egresses = inner.state.list().len();
-    drop(inner);
-    let help = "Reports of nodes that were not believed, by reason.";
-    page.family("reports_refused_total", "counter", help);
-    let reasons = [
-        ("unauthorized", rejected_reports.unauthorized),
-        ("impossible", rejected_reports.impossible),
-        ("destination", refused),
-    ];
-    for (reason, count) in reasons {
-        page.sample(
-            "reports_refused_total",
-            &format!("reason=\"{reason}\""),
-            count,
-        );
-    }
-    let help = "Links whose ends say too different things, now.";
-    page.single("links_disputed", "gauge", help, rejected_reports.disputed);
-    let help = "Prefixes that nodes are told an egress for.";
-    page.single("egress_prefixes", "gauge", help, egresses);
-}
-
-fn plan(page: &mut Page, plan: &super::api::documents::Plan) {
-    let gauge = |page: &mut Page, name: &str, help: &str, value: u64| {
-        page.single(name, "gauge", help, value);
-    };
-    gauge(
-        page,
-        "plan_epoch",
-        "Epoch of the newest plan.",
-        plan.plan_version.epoch,
+    let offsets = each().filter_map(|node| {
+        let ahead_us = inner.state.clock_ahead_us(node.id)?;
+        Some((&node.name, ahead_us as f64 / 1e6))
+    });
+    page.by("node_clock_offset_seconds", help, "node", offsets);
+    let reports = (
+        inner.state.registry.rejected_reports(),
+        inner.state.egresses.refused(),
+        inner.state.list().len(),
     );
-    gauge(
-        page,
-        "plan_version",
-        "Version of the newest plan.",
-        plan.plan_version.version,
-    );
-    if let (Some(age), Some(took)) = (plan.age_seconds, plan.took_seconds) {
-        let help = "Since the newest plan was made.";
-        page.single("plan_age_seconds", "gauge", help, age);
-        let help = "How long the last plan took to make.";
-        page.single("plan_duration_seconds", "gauge", help, took);
-    }
-    let numbers = [
-        ("plan_nodes", "Nodes that were planned with.", plan.nodes),
-        (
-            "plan_links",
-            "Links that were planned with, in one direction.",
-            plan.links,
-        ),
-        (
-            "plan_chains",
-            "Chains that some route uses, with nodes between their ends.",
-            plan.chains,
-        ),
-        (
-            "plan_followers",
-            "Nodes with a stream that follow the newest plan.",
-            plan.followed_by,
-        ),
-    ];
-    for (name, help, value) in numbers {
-        gauge(page, name, help, value as u64);
-    }
-}
-
-fn counters(page: &mut Page, server: &Server) {
-    let counters = &server.counters;
-    let singles = [
-        (
-            "registrations_total",
-            "Nodes that came.",
-            &counters.registrations,
-        ),
-        (
-            "messages_total",
-            "Messages of nodes, after their first.",
-            &counters.messages,
-        ),
-        (
-            "nacks_total",
-            "Rows that a node found not to fit.",
-            &counters.nacks,
-        ),
-        ("plans_total", "Plans made.", &counters.plans),
-        (
-            "plans_changed_total",
-            "Plans that differed from the one before.",
-            &counters.plans_changed,
-        ),
-        (
-            "plan_repairs_total",
-            "Times that a plan was repaired without planning anew.",
-            &counters.repairs,
-        ),
-        (
-            "store_failures_total",
-            "Writes to the store that failed.",
-            &counters.store_failures,
-        ),
-        (
-            "api_denied_total",
-            "Requests without the token they need.",
-            &counters.requests_denied,
-        ),
-    ];
-    for (name, help, counter) in singles {
-        page.single(name, "counter", help, counter.read());
-    }
-    let help = "Rows sent to nodes: all of them, or changes.";
-    page.family("rows_sent_total", "counter", help);
-    page.sample(
-        "rows_sent_total",
-        "kind=\"whole\"",
-        counters.updates_full.read(),
-    );
-    page.sample(
-        "rows_sent_total",
-        "kind=\"changes\"",
-        counters.updates_incremental.read(),
-    );
-    let help = "Attempts to read the configuration again.";
-    page.family("config_reloads_total", "counter", help);
-    let (good, bad) = (&counters.reloads_succeeded, &counters.reloads_failed);
-    page.sample("config_reloads_total", "result=\"success\"", good.read());
-    page.sample("config_reloads_total", "result=\"failure\"", bad.read());
-    let help = "Log lines that were dropped.";
-    page.single(
-        "log_events_dropped_total",
-        "counter",
-        help,
-        server.log.events_dropped(),
-    );
-}
-
-fn streams(page: &mut Page, counters: &Counters) {
-    let help = "Streams of nodes that ended, or did not begin as they should, by reason.";
-    page.family("streams_ended_total", "counter", help);
-    for (reason, count) in counters.ended() {
-        page.sample(
-            "streams_ended_total",
-            &format!("reason=\"{reason}\""),
-            count,
-        );
-    }
-    let help = "Connections that did not become streams, by reason.";
-    page.family("unauthorized_total", "counter", help);
-    for (reason, count) in counters.turned_away() {
-        page.sample("unauthorized_total", &format!("reason=\"{reason}\""), count);
-    }
+    page.rows(REPORTS, &reports);
 }

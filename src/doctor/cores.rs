@@ -12,7 +12,7 @@ use super::host::Host;
 use super::interception::wanted;
 use super::topology::{Card, Cpus, as_list, as_mask};
 use super::{Finding, Level};
-use crate::config::Config;
+use posthaste_config::Config;
 
 #[cfg(test)]
 mod tests;

@@ -14,9 +14,9 @@ use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
 use crate::admin::reach::{Reached, reach};
-use crate::config::Config;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, Rule};
+use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
 const SETTINGS: [&str; 24] = [
@@ -139,7 +139,7 @@ impl Host {
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),
             node,
             closed,
-            congestion_modules: (crate::config::Capacity::of_host().congestion)(),
+            congestion_modules: (posthaste_config::Capacity::of_host().congestion)(),
             firewalls: firewalls(),
             firewall: nftables::rules().unwrap_or_default(),
             flowtables: nftables::flowtables().unwrap_or_default(),

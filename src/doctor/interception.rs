@@ -5,8 +5,8 @@
 use super::checks::{Check, fail, finding, ok, or_ok, warn};
 use super::host::{Host, Interface};
 use super::{Finding, Level};
-use crate::config::Config;
 use crate::host::{self, Framing};
+use posthaste_config::Config;
 
 /// The checks for a node that intercepts flows, in the order they are shown.
 pub(super) const ALL: [Check; 9] = [

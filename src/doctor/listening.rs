@@ -12,7 +12,7 @@ use super::Finding;
 use super::checks::{fail, ok, or_ok};
 use super::host::{Host, Presence};
 use crate::admin::reach;
-use crate::config::Config;
+use posthaste_config::Config;
 
 const CHECK: &str = "listening";
 

@@ -5,8 +5,8 @@
 use super::checks::{finding, ok, warn};
 use super::host::Host;
 use super::{Finding, Level};
-use crate::config::Config;
 use crate::host::recommendations;
+use posthaste_config::Config;
 
 /// What `setup --tune` would change.
 pub(super) fn settings(host: &Host, config: &Config) -> Vec<Finding> {

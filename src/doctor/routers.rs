@@ -8,8 +8,8 @@
 use super::Finding;
 use super::checks::{Check, finding, ok, or_ok, warn};
 use super::host::Host;
-use crate::config::Config;
 use crate::host::nftables::{BaseChain, Hook};
+use posthaste_config::Config;
 
 /// The checks of routers for a node that intercepts flows, in the order they are shown.
 pub(super) const ALL: [Check; 8] = [

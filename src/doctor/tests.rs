@@ -8,9 +8,9 @@ use posthaste_relay::policy::Rule as PolicyRule;
 use super::host::{Interface, Presence, kernel};
 use super::listening::Closed;
 use super::*;
-use crate::config::invariants::HOST;
 use crate::host::nftables::{BaseChain, Flowtable, Hook, MarkMatch};
 use crate::host::{Family, Framing, Link, Rule};
+use posthaste_config::invariants::HOST;
 
 pub(super) fn interface(name: &str) -> Interface {
     Interface {
@@ -181,7 +181,7 @@ fn no_interception_no_checks() {
 }
 
 pub(super) fn config() -> Config {
-    let capacity = crate::config::Capacity {
+    let capacity = posthaste_config::Capacity {
         key_file: |_| Err(std::io::ErrorKind::NotFound.into()),
         cpus: 1,
         files: 1 << 20,

@@ -19,9 +19,9 @@ use nix::fcntl::OFlag;
 use nix::unistd::{Pid, getpid, pipe2};
 
 use super::{Left, live};
-use crate::config::Transparent;
 use crate::host::Claim;
 use crate::privileges;
+use posthaste_config::Transparent;
 
 /// This program: the link names the running file also after an upgrade replaced the path.
 const PROGRAM: &str = "/proc/self/exe";

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use posthaste_relay::sys;
 
 use super::links::{Framing, Link, links};
-use crate::config::{Config, Transparent};
+use posthaste_config::{Config, Transparent};
 
 /// A conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use anyhow::{Context, bail};
 
 use super::Report;
-use crate::config::Transparent;
+use posthaste_config::Transparent;
 use posthaste_netlink::{CREATE, Message, Netlink, attributes, u32_at};
 
 /// Routing protocol number of nodes' rules and routes (not in `/etc/iproute2/rt_protos`).

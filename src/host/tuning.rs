@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use serde::{Deserialize, Serialize};
 
 use super::Report;
-use crate::config::Config;
+use posthaste_config::Config;
 
 mod persist;
 

@@ -21,7 +21,7 @@ use super::checks::Checks;
 use super::flights::{Flight, Flights};
 use super::series::News;
 use super::window::{Estimate, Window};
-use crate::config::Schedule;
+use posthaste_config::Schedule;
 
 /// Probes lost in a row after which a link is dead, if a handshake fails as well.
 const DEAD_AFTER: u32 = 5;

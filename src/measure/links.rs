@@ -11,7 +11,7 @@ use posthaste_wire::header::NodeId;
 use super::link::{Counts, Errand, Link, State};
 use super::report::Report;
 use super::wanted::bounded;
-use crate::config::Schedule;
+use posthaste_config::Schedule;
 
 /// A call that is later than this means that the host was stalled, and that answers are unread.
 const STALL: Duration = Duration::from_millis(200);

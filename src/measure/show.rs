@@ -8,7 +8,7 @@ use super::links::Status;
 use super::refusal::Counts;
 use super::window::Source;
 use crate::admin::api::links as api;
-use crate::config::Config;
+use posthaste_config::Config;
 
 pub(super) fn links(
     config: &Config,

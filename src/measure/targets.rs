@@ -9,7 +9,7 @@ use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::stamp;
 
-use crate::config::{Config, Schedule};
+use posthaste_config::{Config, Schedule};
 
 /// A peer whose link is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]

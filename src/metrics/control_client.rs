@@ -1,91 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller that is followed, and its plan. Without a controller there is no sample.
 
-use super::Page;
+use super::{Page, Row, truth};
 use crate::admin::api::control_client::{Destinations, Follow, Plan};
 
+#[rustfmt::skip]
+const STREAM: &[Row<Follow>] = &[
+    ("controller_connected", "", "Whether the controller has let the node in.", |follow| truth(follow.connected)),
+    ("controller_joins_total", "", "Streams on which the controller let the node in.", |follow| Some(follow.joins as f64)),
+    ("controller_members", "", "Other nodes that the controller tells of.", |follow| Some(follow.members as f64)),
+    ("controller_keys_refused_total", "", "Keys of nodes that were refused since another was told first.", |follow| Some(follow.keys as f64)),
+    ("plan_changes_total", "", "Plans that were followed.", |follow| Some(follow.plans as f64)),
+    ("controller_clock_offset_seconds", "", "How far the clock of this host is ahead of the controller's, by which the node goes.",
+        |follow| Some(follow.clock?.offset_us as f64 / 1e6)),
+    ("controller_clock_error_seconds", "", "By how much the offset may be wrong.", |follow| Some(follow.clock?.error_us as f64 / 1e6)),
+    ("plan_refused_total", "reason=\"older\"", "Plans that were refused, by reason.", |follow| Some(follow.older as f64)),
+    ("plan_refused_total", "reason=\"nack\"", "", |follow| Some(follow.nacks as f64)),
+    ("plan_in_force", "", "Whether flows go by a plan.", |follow| truth(follow.plan.as_ref().is_some_and(|plan| plan.in_force))),
+];
+
+#[rustfmt::skip]
+const PLAN: &[Row<Plan>] = &[
+    ("plan_epoch", "", "The epoch of the plan.", |plan| Some(plan.epoch as f64)),
+    ("plan_version", "", "The version of the plan.", |plan| Some(plan.version as f64)),
+    ("plan_age_seconds", "", "Since the controller last said that the plan stands.", |plan| Some(plan.age_ms? as f64 / 1e3)),
+    ("plan_ttl_seconds", "", "At this age flows go without the plan.", |plan| Some(plan.ttl_ms as f64 / 1e3)),
+    ("plan_chains", "", "Chains of the plan that the node is part of.", |plan| Some(plan.chains as f64)),
+    ("plan_egresses", "", "Nodes that ways of the plan lead to.", |plan| Some(plan.egresses as f64)),
+];
+
+#[rustfmt::skip]
+const DESTINATIONS: &[Row<Destinations>] = &[
+    ("destinations_known", "", "Prefixes of destinations of which relays have taught something.", |all| Some(all.known as f64)),
+    ("destinations_sized", "", "Prefixes whose transfers have a size that was learned.", |all| Some(all.sized as f64)),
+    ("destinations_measured", "", "Prefixes whose round trip the controller was told.", |all| Some(all.measured as f64)),
+    ("destination_samples_dropped_total", "reason=\"room\"", "Relays of which nothing was learned, by reason.", |all| Some(all.refused as f64)),
+    ("destination_samples_dropped_total", "reason=\"pace\"", "", |all| Some(all.dropped as f64)),
+];
+
 pub(super) fn follow(page: &mut Page, follow: &Follow) {
-    let help = "Whether the controller has let the node in.";
-    page.single(
-        "controller_connected",
-        "gauge",
-        help,
-        u8::from(follow.connected),
-    );
-    let help = "Streams on which the controller let the node in.";
-    page.single("controller_joins_total", "counter", help, follow.joins);
-    let help = "Other nodes that the controller tells of.";
-    page.single("controller_members", "gauge", help, follow.members);
-    let help = "Keys of nodes that were refused since another was told first.";
-    page.single(
-        "controller_keys_refused_total",
-        "counter",
-        help,
-        follow.keys,
-    );
-    let help = "Plans that were followed.";
-    page.single("plan_changes_total", "counter", help, follow.plans);
-    if let Some(clock) = &follow.clock {
-        let help =
-            "How far the clock of this host is ahead of the controller's, by which the node goes.";
-        let offset = clock.offset_us as f64 / 1e6;
-        page.single("controller_clock_offset_seconds", "gauge", help, offset);
-        let help = "By how much the offset may be wrong.";
-        let error = clock.error_us as f64 / 1e6;
-        page.single("controller_clock_error_seconds", "gauge", help, error);
-    }
-    page.family(
-        "plan_refused_total",
-        "counter",
-        "Plans that were refused, by reason.",
-    );
-    page.sample("plan_refused_total", "reason=\"older\"", follow.older);
-    page.sample("plan_refused_total", "reason=\"nack\"", follow.nacks);
-    let in_force = follow.plan.as_ref().is_some_and(|plan| plan.in_force);
-    let help = "Whether flows go by a plan.";
-    page.single("plan_in_force", "gauge", help, u8::from(in_force));
+    page.rows(STREAM, follow);
     if let Some(plan) = &follow.plan {
-        held(page, plan);
+        page.rows(PLAN, plan);
     }
-    destinations(page, &follow.destinations);
-}
-
-fn destinations(page: &mut Page, known: &Destinations) {
-    let help = "Prefixes of destinations of which relays have taught something.";
-    page.single("destinations_known", "gauge", help, known.known);
-    let help = "Prefixes whose transfers have a size that was learned.";
-    page.single("destinations_sized", "gauge", help, known.sized);
-    let help = "Prefixes whose round trip the controller was told.";
-    page.single("destinations_measured", "gauge", help, known.measured);
-    page.family(
-        "destination_samples_dropped_total",
-        "counter",
-        "Relays of which nothing was learned, by reason.",
-    );
-    for (reason, count) in [("room", known.refused), ("pace", known.dropped)] {
-        let labels = format!("reason=\"{reason}\"");
-        page.sample("destination_samples_dropped_total", &labels, count);
-    }
-}
-
-fn held(page: &mut Page, plan: &Plan) {
-    page.single("plan_epoch", "gauge", "The epoch of the plan.", plan.epoch);
-    page.single(
-        "plan_version",
-        "gauge",
-        "The version of the plan.",
-        plan.version,
-    );
-    if let Some(age_ms) = plan.age_ms {
-        let help = "Since the controller last said that the plan stands.";
-        page.single("plan_age_seconds", "gauge", help, age_ms as f64 / 1e3);
-    }
-    let help = "At this age flows go without the plan.";
-    page.single("plan_ttl_seconds", "gauge", help, plan.ttl_ms as f64 / 1e3);
-    let help = "Chains of the plan that the node is part of.";
-    page.single("plan_chains", "gauge", help, plan.chains);
-    let help = "Nodes that ways of the plan lead to.";
-    page.single("plan_egresses", "gauge", help, plan.egresses);
+    page.rows(DESTINATIONS, &follow.destinations);
 }
 
 #[cfg(test)]

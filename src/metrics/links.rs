@@ -1,102 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links to peers. What is not known of one has no sample, rather than 0.
 
-use super::{Page, escaped};
+use super::{Page, escaped, truth};
 use crate::admin::api::links::{Link, Links};
 
 /// A family with at most one sample for each link.
 type Family = (&'static str, &'static str, fn(&Link) -> Option<f64>);
 
+#[rustfmt::skip]
 const GAUGES: [Family; 6] = [
-    ("link_up", "Whether the link to a peer is there.", |link| {
-        Some(f64::from(u8::from(link.state == "up")))
-    }),
-    (
-        "link_rtt_seconds",
-        "The shortest recent round trip to a peer.",
-        |link| link.rtt_us.map(seconds),
-    ),
-    (
-        "link_rtt_mean_seconds",
-        "Smoothed round trip time to a peer.",
-        |link| link.smoothed_us.map(seconds),
-    ),
-    (
-        "link_jitter_seconds",
-        "Smoothed deviation of the round trip time to a peer.",
-        |link| link.jitter_us.map(seconds),
-    ),
-    (
-        "link_loss_ratio",
-        "Share of probes to a peer that were lost recently, there or back.",
-        |link| link.loss_ppm.map(|ppm| f64::from(ppm) / 1e6),
-    ),
-    (
-        "link_age_seconds",
-        "Since the link to a peer was measured.",
-        |link| link.age_ms.map(|age| age as f64 / 1e3),
-    ),
+    ("link_up", "Whether the link to a peer is there.", |link| truth(link.state == "up")),
+    ("link_rtt_seconds", "The shortest recent round trip to a peer.", |link| link.rtt_us.map(seconds)),
+    ("link_rtt_mean_seconds", "Smoothed round trip time to a peer.", |link| link.smoothed_us.map(seconds)),
+    ("link_jitter_seconds", "Smoothed deviation of the round trip time to a peer.", |link| link.jitter_us.map(seconds)),
+    ("link_loss_ratio", "Share of probes to a peer that were lost recently, there or back.", |link| Some(f64::from(link.loss_ppm?) / 1e6)),
+    ("link_age_seconds", "Since the link to a peer was measured.", |link| Some(link.age_ms? as f64 / 1e3)),
 ];
 
 pub(super) fn links(page: &mut Page, links: &Links) {
+    let each = || links.links.iter();
     for (name, help, value) in GAUGES {
-        page.family(name, "gauge", help);
-        for link in &links.links {
-            if let Some(value) = value(link) {
-                page.sample(name, &peer(link), value);
-            }
-        }
+        let known = each().filter_map(|link| Some((&link.peer, value(link)?)));
+        page.by(name, help, "peer", known);
     }
-    counters(page, links);
-    page.single(
-        "stamp_reflected_total",
-        "counter",
-        "Probes of others that were answered.",
-        links.reflected,
-    );
-    page.family(
-        "stamp_refused_total",
-        "counter",
-        "Measuring packets that were not accepted, by reason.",
-    );
-    for (reason, count) in &links.refused {
-        page.sample(
-            "stamp_refused_total",
-            &format!("reason=\"{reason}\""),
-            count,
-        );
-    }
+    probes(page, &links.links);
+    let help = "Handshakes with a peer that were made to measure its link.";
+    let handshakes = each().map(|link| (&link.peer, link.handshakes));
+    page.by("link_handshakes_total", help, "peer", handshakes);
+    let help = "Probes of others that were answered.";
+    page.single("stamp_reflected_total", help, links.reflected);
+    let help = "Measuring packets that were not accepted, by reason.";
+    page.by("stamp_refused_total", help, "reason", &links.refused);
 }
 
-fn counters(page: &mut Page, links: &Links) {
-    page.family(
-        "link_probes_total",
-        "counter",
-        "Probes, by what became of them.",
-    );
-    for link in &links.links {
+fn probes(page: &mut Page, links: &[Link]) {
+    page.family("link_probes_total", "Probes, by what became of them.");
+    for link in links {
+        let peer = escaped(&link.peer);
         let fates = [
             ("sent", link.probes),
             ("answered", link.answers),
             ("lost", link.losses),
         ];
         for (fate, count) in fates {
-            let labels = format!("{},fate=\"{fate}\"", peer(link));
+            let labels = format!("peer=\"{peer}\",fate=\"{fate}\"");
             page.sample("link_probes_total", &labels, count);
         }
     }
-    page.family(
-        "link_handshakes_total",
-        "counter",
-        "Handshakes with a peer that were made to measure its link.",
-    );
-    for link in &links.links {
-        page.sample("link_handshakes_total", &peer(link), link.handshakes);
-    }
-}
-
-fn peer(link: &Link) -> String {
-    format!("peer=\"{}\"", escaped(&link.peer))
 }
 
 fn seconds(micros: u32) -> f64 {

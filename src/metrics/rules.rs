@@ -14,73 +14,36 @@ type Family = (
     fn(&RuleTotal) -> &Distribution,
 );
 
+#[rustfmt::skip]
 const FAMILIES: [Family; 6] = [
-    (
-        "relay_connect_seconds",
-        "From the client's SYN, or its accept, until the server's handshake was complete.",
-        US_PER_SECOND,
-        |rule| &rule.connect,
-    ),
-    (
-        "relay_first_byte_seconds",
-        "From the client's SYN, or its accept, to the first byte from the server.",
-        US_PER_SECOND,
-        |rule| &rule.first_byte,
-    ),
-    (
-        "relay_duration_seconds",
-        "From the client's SYN, or its accept, to the end of the relay.",
-        US_PER_SECOND,
-        |rule| &rule.duration,
-    ),
-    (
-        "relay_size_bytes",
-        "Bytes that a relay carried, in both directions.",
-        1.0,
-        |rule| &rule.size,
-    ),
-    (
-        "relay_saved_first_byte_seconds",
-        "What a relay saved to the first byte from the server, at the least.",
-        US_PER_SECOND,
-        |rule| &rule.saved_first_byte,
-    ),
-    (
-        "relay_saved_end_seconds",
-        "What a relay saved to the end, at the least.",
-        US_PER_SECOND,
-        |rule| &rule.saved_end,
-    ),
+    ("relay_connect_seconds", "From the client's SYN, or its accept, until the server's handshake was complete.", US_PER_SECOND, |rule| &rule.connect),
+    ("relay_first_byte_seconds", "From the client's SYN, or its accept, to the first byte from the server.", US_PER_SECOND, |rule| &rule.first_byte),
+    ("relay_duration_seconds", "From the client's SYN, or its accept, to the end of the relay.", US_PER_SECOND, |rule| &rule.duration),
+    ("relay_size_bytes", "Bytes that a relay carried, in both directions.", 1.0, |rule| &rule.size),
+    ("relay_saved_first_byte_seconds", "What a relay saved to the first byte from the server, at the least.", US_PER_SECOND, |rule| &rule.saved_first_byte),
+    ("relay_saved_end_seconds", "What a relay saved to the end, at the least.", US_PER_SECOND, |rule| &rule.saved_end),
 ];
 
 /// What the relays of each rule took and saved.
 pub(super) fn rules(page: &mut Page, rules: &[RuleTotal]) {
     for (family, help, unit, of) in FAMILIES {
-        page.family(family, "histogram", help);
+        page.family_of("histogram", family, help);
         for rule in rules {
             let label = format!("rule=\"{}\"", escaped(&rule.name));
             histogram(page, family, &label, of(rule), unit);
         }
     }
-    page.family(
-        "relays_slower_total",
-        "counter",
-        "Relays that opened more slowly than without the node.",
-    );
-    for rule in rules {
-        let label = format!("rule=\"{}\"", escaped(&rule.name));
-        page.sample("relays_slower_total", &label, rule.slower);
-    }
-    page.family(
+    let help = "Relays that opened more slowly than without the node.";
+    let slower = rules.iter().map(|rule| (&rule.name, rule.slower));
+    page.by("relays_slower_total", help, "rule", slower);
+    let seconds = |rule: &RuleTotal| rule.slower_us as f64 / US_PER_SECOND;
+    let slower = rules.iter().map(|rule| (&rule.name, seconds(rule)));
+    page.by(
         "relays_slower_seconds_total",
-        "counter",
         "By how much, all together.",
+        "rule",
+        slower,
     );
-    for rule in rules {
-        let label = format!("rule=\"{}\"", escaped(&rule.name));
-        let seconds = rule.slower_us as f64 / US_PER_SECOND;
-        page.sample("relays_slower_seconds_total", &label, seconds);
-    }
 }
 
 /// The samples of one histogram, whose buckets include those before.

@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 use posthaste_relay::sys::{self, SocketSettings};
 use socket2::Socket;
 
-use crate::config::{Config, Fixed};
 use crate::upgrade::Kind;
 use crate::upgrade::take::Sockets;
+use posthaste_config::{Config, Fixed};
 
 /// The explicit ones, and the fixed ones with their destinations.
 pub(super) type Opened = (Vec<Socket>, Vec<(Socket, SocketAddr)>);

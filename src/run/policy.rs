@@ -9,7 +9,7 @@ use posthaste_relay::policy::{
     Action, DataPath, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
-use crate::config::Config;
+use posthaste_config::Config;
 
 use super::via::Via;
 

@@ -9,7 +9,7 @@ use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
-use crate::config::{Capacity, Config};
+use posthaste_config::{Capacity, Config};
 
 /// Default path of the configuration with the peers.
 const CONFIG: &str = "/etc/posthaste/node.toml";

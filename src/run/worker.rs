@@ -2,7 +2,7 @@
 //! The worker that carries a command's connections.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -179,16 +179,7 @@ impl Intercept for Capture {
     }
 
     fn original(&mut self, client: SocketAddr) -> Option<SocketAddr> {
-        let ip = match client.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        let original = self.programs.take_original(bpf::Endpoint {
-            ip: ip.octets(),
-            port: client.port(),
-        })?;
-        let ip = Ipv6Addr::from(original.ip).to_canonical();
-        Some(SocketAddr::new(ip, original.port))
+        self.programs.take_original(client)
     }
 
     fn lag(&self) -> Duration {

@@ -15,8 +15,8 @@ use socket2::Socket;
 
 use super::wire::{self, Channel, Message, Offer, Peer, Routing};
 use super::{Descriptor, START_TIME_MAX, STEP_TIME_MAX};
-use crate::config::Transparent;
 use crate::host::{self, Claim};
+use posthaste_config::Transparent;
 
 /// What a node provides to its successor.
 pub(crate) trait Giver {

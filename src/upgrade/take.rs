@@ -11,8 +11,8 @@ use nix::unistd::{dup2_stderr, dup2_stdout};
 
 use super::wire::{self, Channel, Descriptor, Kind, Message, Offer, Routing};
 use super::{Predecessors, STEP_TIME_MAX};
-use crate::config::Config;
 use crate::host::{self, REPLACED_MAX};
+use posthaste_config::Config;
 
 /// A take-over in progress.
 #[derive(Debug)]

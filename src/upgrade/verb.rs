@@ -21,21 +21,21 @@ use super::{START_TIME_MAX, STEP_TIME_MAX};
 use crate::admin::api::Status;
 use crate::cli::{self, AdminArgs};
 use crate::client;
-use crate::config::{ADMIN_SOCKET, Config};
+use posthaste_config::{ADMIN_SOCKET, Config};
 
 /// What a successor writes when it has taken over. Any other text is the error.
 const DONE: &str = "done";
 
 #[derive(Args, Debug)]
 pub(crate) struct UpgradeArgs {
-    /// Configuration file of the successor (default: that of the running node)
+    /// Configuration file of the new node (default: that of the running node)
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Admin socket of the running node (default: that of FILE)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Only reload the configuration where that is enough: this is the program that runs, and no
-    /// key that changed needs another process
+    /// Only reload the configuration if that is enough: the program is the one that runs, and no
+    /// changed key needs a restart
     #[arg(long)]
     if_needed: bool,
     /// Print JSON

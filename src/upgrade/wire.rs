@@ -14,7 +14,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::config::Transparent;
+use posthaste_config::Transparent;
 
 /// Version of the messages. A process of another version is rejected, and the old one continues.
 pub(super) const VERSION: u32 = 1;

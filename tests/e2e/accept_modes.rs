@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a client is answered: at once, when the server answered, or with the server asked
-//! afterwards.
+//! When the node answers a client: at once (early), after the server answered (strict), or at once
+//! with the server contacted afterwards (late).
 
 use std::net::SocketAddr;
 use std::thread;
@@ -64,8 +64,8 @@ fn first_byte_by_mode() {
 /// Keeps a host from receiving answers to its SYNs.
 const NO_ANSWERS: &str = "tcp flags & (syn | ack) == syn | ack drop";
 
-/// Connects while the client hears no answers; once the node has taken its SYN, `check` looks around.
-/// Then the client hears again, and the connection works.
+/// Connects while the client receives no SYN-ACK; `check` runs once the node has taken the SYN.
+/// Then the client receives packets again, and the connection works.
 fn connect_half(network: &Network, family: Family, node: &Node, check: impl FnOnce()) {
     let listener = listen(network.server(), PORT);
     let to = target(network, family, &listener);

@@ -187,12 +187,12 @@ fn listeners_refuse_direct_connections() {
     assert!(listeners.len() >= 2, "{listeners:?}");
     for listener in listeners {
         // From the host itself: closed at once.
-        let mut stream = dial(network.node(0), listener).expect("somebody listens");
+        let mut stream = dial(network.node(0), listener).expect("the socket listens");
         expect_reset(&mut stream);
-        // From outside, to an address of the node: nobody listens.
+        // From outside, to an address of the node where no socket listens.
         for family in Family::ALL {
             let to = SocketAddr::new(network.node_address(0, family), listener.port());
-            let refused = dial(network.client(), to).expect_err("nobody listens");
+            let refused = dial(network.client(), to).expect_err("no socket listens");
             assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "{to}");
         }
     }

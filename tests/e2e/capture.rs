@@ -95,7 +95,7 @@ struct IpHeader {
     protocol: u8,
     /// Bytes of the header.
     length: usize,
-    /// Bytes of the packet, as its header says.
+    /// Length of the packet, from its header.
     total: usize,
 }
 
@@ -145,7 +145,7 @@ fn parse(packet: &[u8]) -> Option<Segment> {
         flags: tcp[13],
         mss: mss(tcp.get(20..header)?),
         ttl: ip.ttl,
-        // A packet that segmentation offload made too large for its header says nothing.
+        // The header of a packet that segmentation offload made too large has no valid length.
         bytes: ip.total.saturating_sub(ip.length + header),
     })
 }

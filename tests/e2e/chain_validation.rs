@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients that never be validated, in front of a chain whose last node is only asked: its
-//! server completes no handshake for them either.
+//! Clients that are never validated, in front of a chain with an explicit last node: its server
+//! completes no handshake for them either.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,10 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 /// Spoofed clients.
 const CLIENTS: u32 = 50;
 
-/// A node on the path, and one that it asks for everything.
+/// A node on the path, and the explicit node that receives all its requests.
 fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -> [Node; 2] {
     let requested = SocketAddr::new(network.node_address(1, hop), 4480);
-    let asking = SocketAddr::new(network.calling_address(0, hop), 4480);
+    let requester = SocketAddr::new(network.calling_address(0, hop), 4480);
     let peer = |name: &str, id: u32, address: SocketAddr| {
         format!(
             "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
@@ -36,7 +36,7 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
     let second = format!(
         "[node]\nid = 2\n[transparent]\nenabled = false\n{common}\
          [[listener]]\naddress = \"{requested}\"\n{}",
-        peer("first", 1, asking)
+        peer("first", 1, requester)
     );
     let first = format!(
         "[node]\nid = 1\n{common}{}[[chain]]\nname = \"pair\"\nnodes = [\"second\"]\n\
@@ -84,7 +84,7 @@ fn spoofed_client_two_nodes() {
                 for (count, family) in (1..).zip(Family::ALL) {
                     let what =
                         format!("{accept} over {hops}, {encapsulation}, warm {warm}, {family}");
-                    flood_comes_to_nothing(&network, &nodes, accept, family, &what, count);
+                    flood_opens_nothing(&network, &nodes, accept, family, &what, count);
                 }
             }
         }
@@ -104,14 +104,14 @@ fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family, encapsul
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
     let nodes = start_both(&network, mode, hop, encapsulation);
     let what = format!("{mode} over {hop}, {family}, {encapsulation}");
-    flood_comes_to_nothing(&network, &nodes, mode, family, &what, 1);
+    flood_opens_nothing(&network, &nodes, mode, family, &what, 1);
     let requested_in_syn = counter(&nodes[1], "syn_options_opened") > 0;
     assert_eq!(requested_in_syn, encapsulation == "syn-option", "{what}");
 }
 
 /// Floods the server, which is to see nothing of it, and then the one who means it, who is number
 /// `count`.
-fn flood_comes_to_nothing(
+fn flood_opens_nothing(
     network: &Network,
     nodes: &[Node],
     mode: &str,

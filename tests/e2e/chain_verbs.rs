@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator asks about other nodes: the verbs that list them and explain the way of a
-//! flow.
+//! The verbs that list other nodes and explain the chain of a flow.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -42,8 +41,7 @@ impl Files {
         path.to_str().unwrap().to_owned()
     }
 
-    /// A node that knows two others, which it dials for a flow alone, and which flows are for
-    /// them.
+    /// A node with two peers, which it dials for flows only, and routes to them.
     fn tables(&self) -> String {
         let key = self.key.display();
         format!(
@@ -228,7 +226,7 @@ fn failed_peer_shown_down() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let files = Files::new();
-    // Nobody listens there.
+    // No socket listens there.
     let server = network.server_address(Family::V4);
     let tables = files
         .tables()
@@ -241,7 +239,7 @@ fn failed_peer_shown_down() {
     let question = format!("chains explain {server}:{PORT}");
     let before = node.admin_json(&question).unwrap();
     assert_eq!(before["next_hops"]["taken"], 0, "{before:#}");
-    // It is down for some seconds only, which a slow machine may take to ask.
+    // The peer is down for some seconds only; a slow machine may take longer to query it.
     until("a peer that is down", || {
         Pair::open(&network, Family::V4, &listener).check();
         let list = node.admin_json("chains").unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flows that nodes carry together: the first is on the path of its clients, the others are asked.
+//! Flows over several nodes: the first is on the path of its clients, the others receive requests.
 
 mod churn;
 mod clocks;
@@ -54,7 +54,7 @@ impl Plan<'_> {
             2 => &[&[1]],
             3 => &[&[1, 2]],
             4 => &[&[1, 2, 3]],
-            _ => panic!("say which"),
+            _ => panic!("no chain of {nodes} nodes"),
         };
         Plan {
             nodes,

@@ -27,7 +27,7 @@ enum Ending {
     ClientFirst,
     /// The server closes when it has sent everything, then the client.
     ServerFirst,
-    /// The client says that it has sent everything before the server answers.
+    /// The client closes its direction before the server answers.
     HalfClose,
     /// The client resets while the server still sends.
     ClientReset,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node does with a configuration it cannot use, or a host on which it may not run: it
-//! says what is wrong, where, and what would be right, before it touches anything.
+//! A node with an unusable configuration, or on a host where it may not run: it reports the
+//! mistake, its place and the accepted form before it changes anything.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -37,7 +37,7 @@ impl File {
     }
 }
 
-/// Files with a mistake, where it is, and what is said of it.
+/// Files with a mistake, its position, and the message.
 const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "version = 1\n[node]\nworker = 2\n",
@@ -418,7 +418,7 @@ fn doubtful_values_warned() {
         warnings(host, &format!("{node}{}", listener("127.0.0.1:4480"))),
         ""
     );
-    // Such a node cannot start, and says why.
+    // Such a node cannot start, and reports why.
     let metrics = format!("{node}{}", listener("127.0.0.1:9464"));
     assert_reports(
         &warnings(host, &metrics),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A controller, and nodes that a test plays: what they say to each other, what an operator sees of it,
-//! and what unauthorized senders do not get.
+//! A controller with nodes that the test plays: the messages between them, the operator's view,
+//! and what unauthorized senders are denied.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 

@@ -68,12 +68,12 @@ fn families_of_client_and_server() {
     for ours in Family::ALL {
         for theirs in Family::ALL {
             let mut request = message(&[&connect(server(&network, theirs), &[])]);
-            request.extend_from_slice(b"said early");
+            request.extend_from_slice(b"sent early");
             let client = send_to(&network, listener(&network, 0, ours), &request);
             let (server, from) = accept(&servers);
             assert_eq!(from.is_ipv4(), theirs == Family::V4, "{ours} to {theirs}");
             let mut pair = Pair { client, server };
-            assert_eq!(read(&mut pair.server, 10), b"said early");
+            assert_eq!(read(&mut pair.server, 10), b"sent early");
             assert_eq!(read(&mut pair.client, 4), CONNECTED, "{ours} to {theirs}");
             payload::send(&mut pair.server, 1, 200_000).unwrap();
             payload::receive(&mut pair.client, 1, 200_000).unwrap();

@@ -29,8 +29,8 @@ const PERF_ATTR_BYTES: u64 = 64;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
 
-/// Counts the system calls of a thread but those that wait for events, of which there are as many
-/// as the scheduler likes.
+/// Counts the system calls of a thread, except waits for events, because their number depends on
+/// the scheduler.
 struct Calls(File);
 
 impl Calls {
@@ -38,7 +38,7 @@ impl Calls {
         let mut about = [0_u64; 8];
         about[0] = PERF_TYPE_TRACEPOINT | PERF_ATTR_BYTES << 32;
         about[1] = tracepoint();
-        // SAFETY: `about` is as long as it says; the rest are numbers.
+        // SAFETY: `about` has the length that it declares; the rest are numbers.
         let made = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -107,7 +107,7 @@ fn worker(node: &Node) -> u32 {
         .expect("a thread's number")
 }
 
-/// System calls for a relay whose client asks for 8 KB and whose server ends first.
+/// System calls for a relay with a request for 8 KB and a server that closes first.
 fn calls(network: &Network, family: Family, config: &str) -> f64 {
     let config = format!("{config}\n[node]\nworkers = 1\n");
     let node = start(network, &config);
@@ -135,7 +135,7 @@ fn calls(network: &Network, family: Family, config: &str) -> f64 {
     calls.read() as f64 / RELAYS as f64
 }
 
-/// SPECIFICATION.md says what the bounds are.
+/// The bounds are those of promise N11.
 // promise: N11
 #[test]
 fn few_system_calls() {
@@ -152,8 +152,8 @@ fn few_system_calls() {
     }
 }
 
-/// The ACK that completes a server's handshake waits for the client's first bytes, where there are
-/// some. A server that speaks first must not be made to wait for it.
+/// The ACK that completes a server's handshake waits for the client's first bytes, if there are
+/// any. A server that sends first must not wait for it.
 // promise: A8
 #[test]
 fn handshake_ends_with_data() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps of documents, as they are written: files where they say, commands on the hosts that
-//! they name, services as the shipped units run them.
+//! Runs the steps of documents as written: files at the paths that they name, commands on the
+//! hosts that they name, services as the shipped units run them.
 //!
-//! A fenced block says in its info string for which `host=` it is, and a file `file=` where it
-//! goes. Every block with a command has to say so.
+//! The info string of a fenced block names its `host=`, and of a file its path, `file=`. Every
+//! block with a command needs one.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -23,7 +23,7 @@ use crate::support::{Pair, add_address, dial, listen, until};
 use hosts::Hosts;
 use markdown::Block;
 
-/// The port of the servers that the documents speak of.
+/// The port of the servers in the documents.
 const HTTPS: u16 = 443;
 
 /// A file of the repository.
@@ -52,8 +52,8 @@ fn route(host: &Namespace, address: &str, neighbour: IpAddr) {
     .unwrap();
 }
 
-/// Connects to a server of a document until `node` carries what is sent: what is asked for while
-/// it starts goes directly. What is sent comes back.
+/// Connects to a server of a document until `node` carries the bytes: connections go directly
+/// while it starts. The server returns the bytes.
 fn connect_by(network: &Network, hosts: &Hosts<'_>, server: &str, node: &str) {
     let listener = listen(network.server(), HTTPS);
     let target = (server.parse::<IpAddr>().unwrap(), HTTPS).into();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listeners that have a destination of their own, for clients that are told to connect to the node.
+//! Listeners with a fixed destination, for clients that connect to the node.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ fn server(network: &Network, family: Family) -> SocketAddr {
     SocketAddr::new(network.server_address(family), PORT)
 }
 
-/// Listeners of both families whose connections go to a server of one.
+/// Listeners of both families with a server of one family as destination.
 fn entrances(network: &Network, theirs: Family) -> String {
     let each = Family::ALL.map(|ours| fixed(network, ours, server(network, theirs)));
     each.concat()
@@ -38,9 +38,9 @@ fn entrances(network: &Network, theirs: Family) -> String {
 /// Bytes go both ways, and each end sees the other's end.
 fn check(mut pair: Pair) {
     payload::send(&mut pair.server, 1, 200_000).expect("it is read");
-    payload::receive(&mut pair.client, 1, 200_000).expect("it comes");
+    payload::receive(&mut pair.client, 1, 200_000).expect("it arrives");
     payload::send(&mut pair.client, 2, 200_000).expect("it is read");
-    payload::receive(&mut pair.server, 2, 200_000).expect("it comes");
+    payload::receive(&mut pair.server, 2, 200_000).expect("it arrives");
     pair.close_client_first();
 }
 

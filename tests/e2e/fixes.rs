@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `posthaste doctor` says of ordinary routers: nodes do as it says, and its fixes work.
+//! What `posthaste doctor` reports about ordinary routers: nodes behave as reported, and its fixes
+//! work.
 
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
@@ -12,7 +13,7 @@ use crate::support::{
     MODES, PORT, binary, ended, firewall, firewall_script, line, listen, until_ended,
 };
 
-/// What `doctor` says of one check, a line for each finding.
+/// The report of `doctor` about one check, a line for each finding.
 fn words(answer: &Value, check: &str) -> String {
     let findings = answer["findings"].as_array().expect("a list of findings");
     let of_check = findings.iter().filter(|finding| finding["check"] == check);
@@ -39,7 +40,7 @@ fn run(host: &Namespace, line: &str) {
     assert!(output.status.success(), "{line}: {output:?}");
 }
 
-/// Makes four connections of each family, of which so many have to be relayed to their end.
+/// Makes four connections of each family; the node has to relay this number of them completely.
 fn connect_each(network: &Network, node: &Node, relayed: u64) {
     let listener = listen(network.server(), PORT);
     for (family, so_far) in Family::ALL.into_iter().zip([relayed, 2 * relayed]) {
@@ -51,8 +52,8 @@ fn connect_each(network: &Network, node: &Node, relayed: u64) {
     }
 }
 
-/// Runs the fixes for rules that drop what is for the host itself or comes from it, of which there are
-/// so many, and looks what that changes.
+/// Runs the fixes for rules that drop packets to or from the host itself, and checks their number
+/// and effect.
 fn fixes_change_that_it_forwards(network: &Network, advised: usize) {
     let host = network.node(0);
     let forwards = observing(host, "early");

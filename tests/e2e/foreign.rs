@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SYNs on the node's path that it leaves alone whatever its rules say: the host would not forward
-//! them, or they ask for what only the two ends can do.
+//! SYNs on the node's path that it does not touch, whatever its rules are: the host would not
+//! forward them, or they carry options that only the two ends can use.
 
 use std::io::{self, Read, Write};
 use std::mem::{size_of, zeroed};
@@ -49,7 +49,7 @@ fn syns_from(capture: &Capture, sources: &str) -> usize {
     syns.filter(|syn| sources.contains(syn.from.ip())).count()
 }
 
-/// Flows that began at a SYN, whose client did not have to be there.
+/// Flows that began with a SYN of a client that need not exist.
 fn begun(node: &Node) -> u64 {
     counter(node, "early") + counter(node, "strict")
 }
@@ -102,7 +102,7 @@ fn reverse_path_set_later() {
     let forged = SERVER_SIDE[0];
     for (value, taken) in [("0", true), ("1", false), ("2", true), ("1", false)] {
         network.node(0).sysctl(&filter, value).expect("a setting");
-        // The node hears of it a moment later.
+        // The node receives that change a moment later.
         until("the filter's word at the node", || {
             let before = begun(&node);
             forge(&network, Family::V4, forged, &listener);
@@ -128,7 +128,7 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
     // SAFETY: numbers only, for which all zeros are a value.
     let mut signature: Md5Signature = unsafe { zeroed() };
     let peer = socket2::SockAddr::from(SocketAddr::new(peer.ip(), 0));
-    // SAFETY: both are addresses of sockets, of which `peer` has no more bytes than there are.
+    // SAFETY: both are socket addresses, and `peer` has enough room for the bytes copied.
     unsafe {
         std::ptr::copy_nonoverlapping(
             peer.as_ptr().cast::<u8>(),
@@ -138,7 +138,7 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
     }
     signature.key_bytes = 6;
     signature.key[..6].copy_from_slice(b"secret");
-    // SAFETY: the kernel reads `signature`, which is as long as is said.
+    // SAFETY: the kernel reads `signature`, which has the given length.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -154,7 +154,7 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// As between routers that speak BGP.
+/// As between BGP routers.
 // promise: T22
 #[test]
 fn signed_segments_forwarded() {
@@ -182,7 +182,7 @@ fn signed_segments_forwarded() {
     }
 }
 
-/// The client's second address in each family, of which the node relays what it can.
+/// The client's second address in each family; the node relays its connections where it can.
 fn second(family: Family) -> SocketAddr {
     let text = ["10.100.0.7", "fd00:100::7"][usize::from(family == Family::V6)];
     SocketAddr::new(text.parse().expect("an address"), 0)

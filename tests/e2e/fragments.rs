@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections whose segments come to the node in fragments: from a router with a small link whose
-//! senders do not forbid it (IPv4), and from translators between the families (IPv6).
+//! Connections with fragmented segments: from a router with a small MTU and senders without DF
+//! (IPv4), and from translators between the families (IPv6).
 
 use std::thread;
 

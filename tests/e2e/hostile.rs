@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who asks a node for what it may not have: what it hears, how it is counted and logged, and that
-//! nothing is left of it.
+//! Forbidden requests to a node: its answer, its counter and log line, and that no state remains.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -24,7 +23,7 @@ use crate::requests::{
 };
 use crate::support::{PORT, until};
 
-/// The node that is asked, and the peer that the tests play.
+/// The node that receives requests, and the peer that the tests play.
 const ME: u64 = 1;
 const PEER: u64 = 2;
 const KEY_ID: u32 = 7;
@@ -51,7 +50,7 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-/// A nonce that no other request of these tests has.
+/// A nonce used by no other request of these tests.
 fn nonce() -> Nonce {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -89,7 +88,7 @@ impl Draft {
         Self::to(SocketAddr::new(network.server_address(family), PORT))
     }
 
-    /// The route goes on over these nodes.
+    /// The route continues over these nodes.
     fn over(mut self, nodes: &[u64]) -> Self {
         let segments = SegmentList::of(nodes.iter().map(|node| id(*node)));
         self.connect.header.segments = segments.expect("few nodes");
@@ -112,8 +111,8 @@ impl Draft {
     }
 }
 
-/// Says something to a node over each family and reads what it answers: no flow is begun, the
-/// refusal is counted under its reason and logged with the sender's address, and nothing is left.
+/// Sends bytes to a node over each family and reads its answer: the node begins no flow, counts
+/// the refusal under its reason, logs it with the sender's address, and keeps no state.
 fn expect(network: &Network, reason: &str, answer: &Received, hostile: impl Fn(Family) -> Vec<u8>) {
     let listening = ExplicitNode::start(network, &config(network));
     for (count, family) in (1..).zip(Family::ALL) {
@@ -126,7 +125,7 @@ fn expect(network: &Network, reason: &str, answer: &Received, hostile: impl Fn(F
     assert_eq!(listening.settle(), 0, "no flow was begun");
 }
 
-/// Waits for the line that tells of a denial.
+/// Waits for the log line of a denial.
 fn until_logged(listening: &ExplicitNode, from: SocketAddr, reason: &str) {
     until("line of the log", || {
         let lines = listening.node.log();

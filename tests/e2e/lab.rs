@@ -107,7 +107,7 @@ fn small_overlay() {
     );
 }
 
-/// What fails here is said by the experiment, connection by connection.
+/// The experiment reports each failed connection.
 // promise: I10
 #[test]
 fn small_router_churn() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one end says before it resets its connection: a server that refuses an upload answers and
-//! closes with bytes unread, and its kernel sends a reset behind the answer (RFC 9112 section 9.6).
+//! Bytes that one end sends before it resets its connection: a server that refuses an upload
+//! answers and closes with bytes unread, and its kernel sends a reset after the answer (RFC 9112
+//! section 9.6).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -40,7 +41,7 @@ fn refuse(mut stream: TcpStream, close: Close) {
     if matches!(close, Close::BehindFin) {
         stream.shutdown(Shutdown::Write).expect("it is open");
     }
-    let more = stream.peek(&mut some).expect("the upload goes on");
+    let more = stream.peek(&mut some).expect("the upload continues");
     assert!(more > 0, "without unread bytes there is no reset");
 }
 
@@ -49,9 +50,9 @@ fn upload(mut stream: TcpStream, close: Close) -> bool {
     let sent = stream.write_all(&vec![1; UPLOAD_BYTES]);
     let mut received = Vec::new();
     let end = stream.read_to_end(&mut received);
-    let is_told = sent.is_err() || end.is_err();
+    let is_reported = sent.is_err() || end.is_err();
     assert!(
-        is_told || matches!(close, Close::BehindFin),
+        is_reported || matches!(close, Close::BehindFin),
         "no reset: {} bytes",
         received.len()
     );

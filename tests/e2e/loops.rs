@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing loops, and what ends them: the TTL or hop limit of a flow goes on with it, one less, and
-//! nobody relays what the node's own host has sent.
+//! Routing loops, and what ends them: the node decrements the TTL or hop limit of a flow, and
+//! relays no packet of its own host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::support::{
 };
 use posthaste_lab::link::Link;
 
-/// Prefixes whose packets the two nodes of [`looped`] send to each other.
+/// Prefixes that the two nodes of [`looped`] route to each other.
 const NOWHERE: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
 
-/// Somebody who would be there if the routes led to them.
+/// An address that would exist if the routes led to it.
 fn absent_host(family: Family) -> SocketAddr {
     let text = ["10.77.0.1", "fd00:77::1"][usize::from(family == Family::V6)];
     SocketAddr::new(text.parse().expect("an address"), PORT)

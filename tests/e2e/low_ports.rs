@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients whose own port is privileged, which some servers insist on: rsh, NFS.
+//! Clients with a privileged source port, which some servers require: rsh, NFS.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::support::{
     MODES, PORT, Pair, accepting, binary, counter, dial_from, line, listen, start, target,
 };
 
-/// Connects from ports of which only the last is not privileged; all servers see them.
+/// Connects from ports of which only the last is unprivileged; all servers see them.
 fn connect_from_low_ports(network: &Network) {
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Servers and routers on a link of the node itself that do not answer ARP or neighbour
-//! discovery. The node's own kernel notices that, and tells the source of the packet: the client,
-//! whose address the upstream connection bears.
+//! Servers and routers on a link of the node that do not answer ARP or neighbour discovery. The
+//! node's kernel detects that, and sends the error to the source of the packet: the client,
+//! because the upstream connection uses its address.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -16,9 +16,9 @@ use crate::support::{
 };
 use crate::watch::relay_lines;
 
-/// Addresses on the node's link to the server that nobody has.
+/// Unused addresses on the node's link to the server.
 const ABSENT: [&str; 2] = ["10.0.1.7", "fd00:0:0:1::7"];
-/// Addresses on that link whose owner has gone since the node last heard of it.
+/// Addresses on that link with a stale neighbour entry.
 const GONE: [&str; 2] = ["10.0.1.8", "fd00:0:0:1::8"];
 /// Addresses behind a router that is absent.
 const BEYOND: [&str; 2] = ["10.200.9.1", "fd00:200:9::1"];
@@ -66,7 +66,7 @@ fn attempt_all(network: &Network, targets: &[SocketAddr]) -> Vec<(Option<i32>, D
 }
 
 /// How relays end for want of an answer.
-const TOLD: [&str; 2] = ["connect_timeout", "upstream_unreachable"];
+const OUTCOMES: [&str; 2] = ["connect_timeout", "upstream_unreachable"];
 
 /// How the relays to a server ended, one after the other.
 fn outcomes_to(node: &Node, server: SocketAddr) -> Vec<String> {
@@ -94,13 +94,13 @@ fn strict_with_silent_neighbour() {
     for to in &targets {
         let outcomes = outcomes_to(&node, *to);
         if GONE.map(address).contains(to) {
-            // The SYN has left for a neighbour that was there before, and the kernel learns after
-            // seconds that it is not. What is held is given up as unanswered by then. Each SYN of the
-            // client that is not forwarded begins another relay, before or after that: how many, and
-            // which of them is told, is a matter of the kernels' timers.
-            let is_told = |outcome: &String| TOLD.contains(&&**outcome);
+            // The SYN went to a neighbour that was there before, and the kernel detects after
+            // seconds that it is not. By then the node has given up the held SYN as unanswered.
+            // Each SYN of the client that is not forwarded starts another relay, before or after
+            // that: their number and outcomes depend on the kernels' timers.
+            let is_expected = |outcome: &String| OUTCOMES.contains(&&**outcome);
             assert!(!outcomes.is_empty(), "{to}");
-            assert!(outcomes.iter().all(is_told), "{to}: {outcomes:?}");
+            assert!(outcomes.iter().all(is_expected), "{to}: {outcomes:?}");
         } else {
             assert_eq!(outcomes, ["upstream_unreachable"], "{to}");
         }
@@ -155,7 +155,10 @@ fn silent_neighbour_resets_client() {
             assert_eq!(outcomes[0], "upstream_unreachable", "{mode} {to}");
             // Its SYN joins what waits for the neighbour since the first attempt. The kernel drops that
             // after three seconds, and the node may look before or behind that.
-            assert!(TOLD.contains(&&*outcomes[1]), "{mode} {to}: {outcomes:?}");
+            assert!(
+                OUTCOMES.contains(&&*outcomes[1]),
+                "{mode} {to}: {outcomes:?}"
+            );
         }
         // The destination of an early flow is remembered.
         assert_eq!(counter(&node, mode), if mode == "early" { 2 } else { 4 });

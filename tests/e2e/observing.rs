@@ -93,7 +93,7 @@ fn known_destinations_are_relayed() {
 
 // promise: X2
 #[test]
-fn near_destinations_are_left_alone() {
+fn near_destinations_forwarded() {
     let network = network([Link::delay(2 * MS), Link::Veth]);
     let listener = listen(network.server(), PORT);
     let node = Node::builder(network.node(0), binary()).observing();
@@ -273,14 +273,14 @@ fn limiting_firewall_stops_relays() {
     until("it relays again", relays);
 }
 
-/// A client keeps its last ACK back until the firewall forbids what its SYN was allowed. That handshake says
-/// nothing of the rules that hold now.
+/// A client delays its last ACK until the firewall forbids what it allowed at the SYN. That
+/// handshake is no evidence about the present rules.
 #[test]
 fn late_acks_permit_nothing() {
     for family in Family::ALL {
         let network = line();
         let listener = listen(network.server(), PORT);
-        // A SYN-ACK that the server repeats would tell that something was lost.
+        // A repeated SYN-ACK of the server would show a lost packet.
         let repeats = network.server().sysctl("net.ipv4.tcp_synack_retries", "0");
         repeats.expect("a namespace has its own settings");
         let node = observing(network.node(0), "early");
@@ -296,7 +296,7 @@ fn late_acks_permit_nothing() {
         });
         remove_firewall(network.client(), "late");
         stream.write_all(b"late").expect("the bytes are sent");
-        // The server has given the handshake up, or hears the rest of it.
+        // The server has given up the handshake, or receives the rest of it.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
         let _ = stream.read(&mut [0]);
         let again = network
@@ -307,7 +307,7 @@ fn late_acks_permit_nothing() {
     }
 }
 
-/// Servers fall silent for a moment. That says nothing of this host.
+/// Servers fall silent for a moment. That is no evidence about this host.
 #[test]
 fn silent_servers_not_blamed() {
     let network = line();

@@ -81,7 +81,7 @@ fn early_close_leaves_nothing() {
     }
 }
 
-/// Gives up a connection attempt that heard no answer, then tries again from the same port.
+/// Gives up a connection attempt without an answer, then retries from the same port.
 // promise: T16
 #[test]
 fn same_port_new_attempt() {

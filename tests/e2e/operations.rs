@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node's life as its operator knows it: how it starts, reloads, drains, dies and is watched.
+//! A node as its operator sees it: how it starts, reloads, drains, dies and is monitored.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a node bears with an end that is slow, and how it finds out about one that is gone.
+//! How long a node waits for a slow end, and how it detects a dead one.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ const IN_TIME: Duration = Duration::from_secs(120);
 const DEAF: &str = "drop";
 
 /// Writes much, reads nothing until [`PAUSE`] is over, and gets all of it.
-fn write_to_a_reader_that_pauses(mut from: TcpStream, mut to: TcpStream) {
+fn write_to_pausing_reader(mut from: TcpStream, mut to: TcpStream) {
     from.set_write_timeout(None).expect("an option");
     let writer = thread::spawn(move || from.write_all(&vec![3; MUCH]).map(|()| from));
     // The pause is what is tested: there is nothing to wait for.
@@ -51,9 +51,9 @@ fn pausing_reader_gets_everything() {
     thread::scope(|scope| {
         for family in Family::ALL {
             let Pair { client, server } = Pair::open(&network, family, &listener);
-            scope.spawn(|| write_to_a_reader_that_pauses(client, server));
+            scope.spawn(|| write_to_pausing_reader(client, server));
             let Pair { client, server } = Pair::open(&network, family, &listener);
-            scope.spawn(|| write_to_a_reader_that_pauses(server, client));
+            scope.spawn(|| write_to_pausing_reader(server, client));
         }
     });
     until_ended(&node, "finished", 4);
@@ -103,7 +103,8 @@ fn fill(stream: &mut TcpStream) {
     }
 }
 
-/// Keepalive finds that both ends live, which have nothing to say for longer than a dead one may.
+/// Keepalive probes find both ends alive, although they send nothing for longer than a dead one
+/// may.
 // promise: I9
 #[test]
 fn silent_live_ends_kept() {
@@ -111,7 +112,7 @@ fn silent_live_ends_kept() {
     let node = start(&network, TIMEOUTS);
     let listener = listen(network.server(), PORT);
     let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
-    // One that is half-closed, too: its client asks no more, and waits.
+    // A half-closed one too: its client sends no more, and waits.
     let mut waiting = Pair::open(&network, Family::V4, &listener);
     waiting
         .client

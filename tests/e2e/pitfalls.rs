@@ -36,7 +36,7 @@ fn transfer_each(network: &Network) {
     }
 }
 
-/// What `posthaste doctor` says of a host: whether it is content, and its findings.
+/// The report of `posthaste doctor` about a host: whether it passes, and its findings.
 pub(crate) fn doctor(host: &Namespace) -> (bool, Value) {
     doctor_for(host, "")
 }

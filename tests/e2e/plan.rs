@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chains computed from a file, as somebody at a terminal asks for them. Needs no network.
+//! Chains computed from a file, on the command line. Needs no network.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 

@@ -13,8 +13,8 @@ use crate::payload;
 use crate::requests::{ExplicitNode, explicit, fixture, listener, read, send_to};
 use crate::support::{MODES, PORT, Pair, deliver, line, listen, start, until_ended};
 
-/// A rule that has servers told.
-const RULE: &str = "[[rule]]\nname = \"told\"\nproxy_protocol = true\nsource_address = \"node\"\n";
+/// A rule that sends PROXY protocol headers to servers.
+const RULE: &str = "[[rule]]\nname = \"proxy\"\nproxy_protocol = true\nsource_address = \"node\"\n";
 
 /// The header of a connection.
 fn header(client: SocketAddr, destination: SocketAddr) -> Vec<u8> {
@@ -38,7 +38,8 @@ fn header(client: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     [bytes, addresses].concat()
 }
 
-/// Asserts that the server hears of its client before anything else, whoever speaks first.
+/// Asserts that the server receives the address of its client before any other byte, whichever end
+/// sends first.
 fn expect_header(mut pair: Pair, client: SocketAddr, destination: SocketAddr, server_first: bool) {
     if server_first {
         deliver(&mut pair.server, &mut pair.client, b"220 ready\r\n");
@@ -87,7 +88,7 @@ fn last_node_sends_header() {
                 warm,
                 ..Plan::of(3)
             };
-            // All are told to: those before the last have no server.
+            // All nodes have the rule; only the last one has a server.
             let configs = (0..3).map(|node| {
                 let rule = format!("{RULE}accept = \"{accept}\"\n");
                 plan.config(&network, node) + &rule

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes that are asked for flows, and what is shared by those who ask them: honest ones, other makes
+//! Nodes that receive explicit requests, and what the tests of their clients share: valid, foreign
 //! and hostile ones.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
@@ -14,7 +14,7 @@ use posthaste_lab::node::Node;
 use crate::support::{counter, dial, network, start_in, until};
 use crate::watch::{Accounts, http_get};
 
-/// Where nodes are asked for flows.
+/// The port of explicit listeners.
 pub(crate) const LISTENER_PORT: u16 = 4480;
 /// What nodes of the tests share.
 pub(crate) const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -23,17 +23,17 @@ pub(crate) const ALLOWED: &str = "[access]\ndestinations = [\"10.0.0.0/8\", \"fd
 /// The port of metrics on the loopback address of a node's host.
 const METRICS: u16 = 9464;
 
-/// Client, a node that is asked, a router and the server.
+/// Client, an explicit node, a router and the server.
 pub(crate) fn fixture() -> Network {
     network([Link::Veth, Link::Veth, Link::Veth])
 }
 
-/// Where the node number `node` of a network is asked.
+/// The explicit listener of node `node` of a network.
 pub(crate) fn listener(network: &Network, node: usize, family: Family) -> SocketAddr {
     SocketAddr::new(network.node_address(node, family), LISTENER_PORT)
 }
 
-/// A node that relays what it is asked for, and nothing else.
+/// A node that relays explicit requests only.
 pub(crate) fn explicit(network: &Network, node: usize) -> String {
     let listeners = Family::ALL.map(|family| {
         let address = listener(network, node, family);
@@ -42,7 +42,7 @@ pub(crate) fn explicit(network: &Network, node: usize) -> String {
     format!("[transparent]\nenabled = false\n{}", listeners.concat())
 }
 
-/// What a node says of another, with which it shares [`KEY`].
+/// The configuration of a peer, which shares [`KEY`].
 pub(crate) fn peer(network: &Network, node: usize, family: Family) -> String {
     let address = listener(network, node, family);
     format!(
@@ -51,8 +51,8 @@ pub(crate) fn peer(network: &Network, node: usize, family: Family) -> String {
     )
 }
 
-/// What a node says in the section of another whose hops SYN option their flows, and which calls those
-/// beyond it from another address than it is asked at.
+/// The configuration of a peer with SYN options on its hops, which connects to further nodes from
+/// another address than that of its listener.
 pub(crate) fn syn_option_peers(network: &Network, node: usize) -> String {
     let calling = network.calling_address(node, Family::V4);
     let listening = network.node_address(node, Family::V4);
@@ -101,21 +101,21 @@ pub(crate) fn receive_all(stream: &mut TcpStream) -> Received {
     }
 }
 
-/// Connects to a node and says something.
+/// Connects to a node and sends bytes.
 pub(crate) fn send_to(network: &Network, node: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut stream = dial(network.client(), node).expect("a node accepts");
-    stream.write_all(bytes).expect("it can be said");
+    stream.write_all(bytes).expect("it can be sent");
     stream
 }
 
 /// Reads so many bytes.
 pub(crate) fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
-    stream.read_exact(&mut bytes).expect("they come");
+    stream.read_exact(&mut bytes).expect("they arrive");
     bytes
 }
 
-/// A node that is asked, and what it had before anybody did.
+/// An explicit node, and its counters before any request.
 pub(crate) struct ExplicitNode {
     pub(crate) node: Node,
     accounts: Accounts,
@@ -133,7 +133,7 @@ impl ExplicitNode {
         Self { node, accounts }
     }
 
-    /// Requests denied for a reason, as the metrics tell it.
+    /// Requests denied for a reason, from the metrics.
     pub(crate) fn denied(&self, network: &Network, reason: &str) -> u64 {
         let (code, page) = http_get(network.node(0), METRICS, "/metrics");
         assert_eq!(code, 200);
@@ -153,7 +153,7 @@ impl ExplicitNode {
         assert_eq!(denied.count(), usize::from(count > 0), "{page}");
     }
 
-    /// Waits until nothing is left of what was asked for, and returns the relays that there were.
+    /// Waits until no state of the requests remains, and returns the number of relays.
     pub(crate) fn settle(&self) -> u64 {
         self.accounts.settle_any(&self.node);
         counter(&self.node, "relays_opened")

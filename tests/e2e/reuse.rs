@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One client port used again and again, whoever closes first: the TIME_WAIT sockets that this
-//! leaves on the node, on either side, stand in nobody's way.
+//! One client port used repeatedly, whichever end closes first: the resulting TIME_WAIT sockets on
+//! the node, on either side, block no connection.
 
 use std::net::SocketAddr;
 
@@ -118,7 +118,7 @@ fn reuse_server_without_timestamps() {
         for family in Family::ALL {
             connect_often(&network, family, |pair| {
                 pair.close_client_first();
-                // A client that is back before it is gone gets another port.
+                // A client that reconnects before the socket is removed gets another port.
                 until_none_waits(&network);
             });
         }

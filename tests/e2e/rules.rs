@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rule a connection comes under, what rules can ask for, and what a reload changes.
+//! Which rule applies to a connection, what rules can set, and what a reload changes.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands whose connections go through a node, without proxy settings of theirs: what they, the
-//! server and everybody else see of it.
+//! Commands with connections through a node, without proxy settings: what they, the server and
+//! other hosts see.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -25,9 +25,9 @@ mod ends;
 mod next_hops;
 mod sockets;
 
-/// Where nodes are asked for flows.
+/// The port of explicit listeners.
 const LISTENER_PORT: u16 = 4480;
-/// The networks of the tests: both who may ask and where to.
+/// The networks of the tests, as clients and as destinations.
 const OPEN: &str = "[access]\nclients = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
                     destinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
 
@@ -77,7 +77,7 @@ pub(crate) fn led(network: &Network, via: SocketAddr, command: &Command) -> Comm
     through(network, via, &[], words.chain(command.get_args()))
 }
 
-/// A node that anybody may ask, and its listener.
+/// A node that serves every client, and its listener.
 pub(crate) fn start_open(network: &Network, family: Family) -> (Node, SocketAddr) {
     let node = start_explicit(network, 0, "");
     (node, listener_address(network, 0, family))
@@ -202,7 +202,7 @@ fn children_take_same_next_hop() {
 
 // promise: P3
 #[test]
-fn what_is_exempt_goes_direct() {
+fn exempt_connections_go_direct() {
     let network = line_of(1);
     let (_node, via) = start_open(&network, Family::V4);
     let server = Mirror::start(network.server());

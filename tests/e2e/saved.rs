@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node says that it saved, held against the same transfers without it.
+//! The saving that a node reports, compared with the same transfers without it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::{
 };
 use crate::watch::http_get;
 
-/// Round trips of both sides, of which the shorter can be saved.
+/// Round trips of both sides; the shorter one can be saved.
 const CLIENT: Duration = Duration::from_millis(40);
 const SERVER: Duration = Duration::from_millis(60);
 /// Takes four rounds of slow start.
@@ -108,7 +108,7 @@ fn saved_time_is_real() {
     }
 }
 
-/// Where round trips are not the bound the node knows less, and may not say more.
+/// Where round trips are not the bound, the node estimates less, and never too much.
 // promise: W9
 #[test]
 fn bounded_by_rate_or_loss() {
@@ -196,7 +196,7 @@ fn sequential_handshakes_save_nothing() {
     }
 }
 
-/// The node tries a chain that leads nowhere before it goes on directly.
+/// The node tries a chain that fails before it connects directly.
 // promise: W9
 #[test]
 fn delayed_connection_was_slower() {

@@ -23,10 +23,10 @@ const PIECE_BYTES: usize = 512;
 const EVERY: Duration = Duration::from_millis(500);
 /// Receive buffers of both ends, so that a reader acknowledges what it has read.
 const WINDOW: &str = "4096 16384 16384";
-/// Receive buffer of the node: all that is said arrives there.
+/// Receive buffer of the node: all bytes arrive there.
 const ARRIVING: &str = "4096 2097152 4194304";
-/// Send buffers of the node, and what is said: all of it fits, or so little that the node writes nothing
-/// more while the reader is slow, since the kernel reports room when a third is free.
+/// Send buffers of the node, and bytes sent: all of them fit, or so few that the node writes
+/// nothing more while the reader is slow, since the kernel reports room when a third is free.
 const BUFFERS: [(&str, usize); 2] = [
     ("4096 2097152 4194304", 100_000),
     ("4096 262144 262144", 400_000),
@@ -46,7 +46,7 @@ fn unacknowledged(stream: &TcpStream) -> i32 {
     bytes
 }
 
-/// Says `count` bytes, and fails once the node has all of them.
+/// Sends `count` bytes, and fails once the node has all of them.
 fn send_and_fail(mut from: TcpStream, count: usize) {
     from.write_all(&vec![9; count])
         .expect("the node takes them");
@@ -65,7 +65,7 @@ fn read_slowly(mut stream: TcpStream, count: usize) {
         thread::sleep(EVERY);
     }
     let mut rest = vec![0; count - received];
-    stream.read_exact(&mut rest).expect("the rest comes too");
+    stream.read_exact(&mut rest).expect("the rest arrives too");
     expect_reset(&mut stream);
 }
 

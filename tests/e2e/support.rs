@@ -293,7 +293,7 @@ pub(crate) fn expect_end(stream: &mut TcpStream) {
     assert_eq!(read, 0, "an end and no more bytes");
 }
 
-/// The other end, or somebody on the way, has reset the connection.
+/// The other end, or a node on the path, has reset the connection.
 pub(crate) fn expect_reset(stream: &mut TcpStream) {
     let error = uninterrupted(|| stream.read(&mut [0])).expect_err("a reset");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
@@ -304,7 +304,7 @@ pub(crate) fn reset(stream: TcpStream) {
     let socket = Socket::from(stream);
     socket
         .set_linger(Some(Duration::ZERO))
-        .expect("a socket can be told to reset");
+        .expect("a socket can be set to reset");
 }
 
 /// The error number of an attempt to connect; none when it succeeded.

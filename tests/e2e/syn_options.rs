@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hops whose SYN has the chain header in an option.
+//! Hops with the chain header in an option of the SYN.
 
 mod fallbacks;
 mod hostile;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Client and server meet each other and nobody else: addresses, ports, ends, resets, sizes.
+//! Client and server see each other and no node: addresses, ports, ends, resets, sizes.
 
 use std::io::Write;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
@@ -206,7 +206,7 @@ fn half_close() {
                 mut client,
                 mut server,
             } = Pair::open(&network, family, &listener);
-            deliver(&mut client, &mut server, b"all I have to say");
+            deliver(&mut client, &mut server, b"all of my request");
             client.shutdown(Shutdown::Write).unwrap();
             expect_end(&mut server);
             for _ in 0..3 {
@@ -233,7 +233,7 @@ fn half_close() {
 
 // promise: T7
 #[test]
-fn a_server_may_speak_first() {
+fn server_sends_first() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {

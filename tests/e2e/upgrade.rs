@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A new process takes a node's place: connections that are open go on, those that begin are
-//! relayed, and what fails leaves the node as it was.
+//! A new process takes a node's place: open connections continue, new ones are relayed, and a
+//! failure leaves the node as it was.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -54,7 +54,7 @@ impl Testbed {
     }
 }
 
-/// A node whose place others take. All of them are killed when it is dropped.
+/// A node and the processes that replace it. All of them are killed when it is dropped.
 struct Place {
     /// The first process.
     node: Node,
@@ -114,7 +114,7 @@ impl Place {
         Pid::from_raw(self.node.process().pid().cast_signed())
     }
 
-    /// What a process says that was replaced.
+    /// The status of a replaced process.
     fn status_of(&self, pid: Pid) -> Value {
         status_at(&self.aside(pid)).unwrap()
     }

@@ -113,7 +113,7 @@ fn flooded_server_is_spared(network: &Network, mode: &str, family: Family) {
     assert_unvalidated(network, sources, &what);
     until_counter(&node, "half_open", 0);
     assert_unvalidated(network, sources, &what);
-    // Of the clients over the budget of strict mode the server hears itself.
+    // The server receives the SYNs of the clients over the budget of strict mode.
     if mode != "strict" {
         until("end of all half-open connections", || {
             server_counts(network, sources).half_open == 0
@@ -142,7 +142,7 @@ fn spoofed_clients_own_address() {
         assert!((1..=64).contains(&most), "{family}: {most} half open");
         let own: Prefix = own.parse().unwrap();
         assert_unvalidated(&network, own, "own address");
-        // Of what there is no room for nobody is refused.
+        // The node refuses no client for want of room.
         let mut pair = Pair::open(&network, family, &listener);
         pair.check();
         drop(pair);
@@ -311,7 +311,7 @@ fn strict_over_budget_forwarded() {
         assert_eq!(counter(&node, "relays_opened"), before);
         // So is its repetition, and what the server refuses.
         let closed = SocketAddr::new(network.server_address(family), PORT + 1);
-        let refused = dial(network.client(), closed).expect_err("nobody listens");
+        let refused = dial(network.client(), closed).expect_err("no socket listens");
         assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED));
     }
 }
@@ -385,7 +385,7 @@ fn budgets_are_returned() {
                 let refused = dial(network.client(), closed);
                 let refused =
                     refused.and_then(|mut stream| std::io::Read::read(&mut stream, &mut [0]));
-                assert!(refused.is_err(), "{mode} {family}: nobody listens");
+                assert!(refused.is_err(), "{mode} {family}: no socket listens");
                 let mut pair = Pair::open(&network, family, &listener);
                 pair.check();
                 assert_eq!(mode_of(&node, &pair).as_deref(), Some(mode), "{family}");

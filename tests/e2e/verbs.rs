@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs of the program that end by themselves, and what they say.
+//! Runs of the program that end by themselves, and their output.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where it finds a failure")]
 
@@ -19,7 +19,7 @@ pub(crate) fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What a run that failed said, if it failed with that exit code.
+/// The message of a run that failed with that exit code.
 pub(crate) fn failure_text(output: &Output, code: i32) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{stderr}");

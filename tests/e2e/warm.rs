@@ -132,7 +132,8 @@ fn returning_node_dialed() {
     until_ended(&nodes[0], "finished", 1);
 }
 
-/// The second node knows the first by another address than it calls from, so only by its key.
+/// The second node has another address for the first than the one it connects from, so only the
+/// key identifies it.
 // promise: B16
 #[test]
 fn initial_bandwidth_window() {
@@ -177,7 +178,7 @@ fn configured_window_first() {
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     let segments = &detail(&nodes[0], &pair)["upstream"]["cwnd_segments"];
-    // What was said since may have raised it.
+    // Flows since then may have raised it.
     let segments = segments.as_u64().expect("a number");
     assert!((25..35).contains(&segments), "{segments}");
     pair.close_client_first();
@@ -191,8 +192,8 @@ fn accepted_hops_congestion_control() {
         // The default is that of the host, or BBR.
         let at = requested.find("pool_max = 0\n").expect("it keeps no hops") + 13;
         requested.insert_str(at, "[peer.socket]\ncongestion = \"reno\"\n");
-        let asking = member(&network, 0, "early", Family::V6, pool);
-        let nodes = start_all(&network, [asking, requested].into_iter());
+        let requester = member(&network, 0, "early", Family::V6, pool);
+        let nodes = start_all(&network, [requester, requested].into_iter());
         let listener = listen(network.server(), PORT);
         let mut pair = Pair::open(&network, Family::V4, &listener);
         pair.check();

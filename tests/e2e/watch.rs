@@ -47,8 +47,8 @@ pub(crate) fn installed(host: &Namespace) -> Vec<String> {
     found
 }
 
-/// Asserts that neither a process, nor a socket, nor a rule, route or program is left on a
-/// node's host. Whoever looks has stopped everything that may be there.
+/// Asserts that no process, socket, rule, route or program remains on a node's host. The caller
+/// has stopped everything that may be there.
 pub(crate) fn assert_nothing_left(host: &Namespace) {
     let mut left = Vec::new();
     let clean = wait_until("host without traces of a node", SOON, || {
@@ -85,8 +85,8 @@ fn interfaces(host: &Namespace) -> Vec<String> {
     names.into_iter().filter(|name| name != "lo").collect()
 }
 
-/// How many programs TCX runs on what enters at an interface. No tool that every distribution
-/// has can tell.
+/// How many programs TCX runs on packets that enter at an interface. No tool in every distribution
+/// reports that.
 pub(crate) fn programs_at(host: &Namespace, interface: &str) -> u32 {
     /// `BPF_PROG_QUERY`, `BPF_TCX_INGRESS`
     const QUERY: libc::c_int = 16;

@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::elf::{number, text};
-
 const MAGIC: usize = 0xeb9f;
 /// Bytes of the header as written here.
 const HEADER_BYTES: u32 = 24;
@@ -112,14 +110,6 @@ impl Btf {
         let mut all = self.types.iter();
         let found = all.find(|each| each.kind == STRUCT && each.name == name);
         found.with_context(|| format!("no struct {name}"))
-    }
-
-    /// The type of a variable.
-    pub(crate) fn variable(&self, name: &str) -> Result<&Type> {
-        let mut all = self.types.iter();
-        let found = all.find(|each| each.kind == VAR && each.name == name);
-        let found = found.with_context(|| format!("no type of variable {name}"))?;
-        self.plain(found.size_or_type)
     }
 
     /// BTF with these functions and what their parameters are, and the number
@@ -265,29 +255,17 @@ fn u32_of(number: usize) -> u32 {
     u32::try_from(number).expect("type information is small")
 }
 
-/// The functions of each section: bytes into it, and number of the type. From
-/// `.BTF.ext`; section names are in the strings of `.BTF`.
-pub(crate) fn functions(ext: &[u8], btf: &[u8]) -> Result<Vec<(String, usize, usize)>> {
-    ensure!(number(ext, 0, 2)? == MAGIC, "not BTF.ext");
-    let strings = number(btf, 4, 4)? + number(btf, 16, 4)?;
-    let strings = btf.get(strings..).context("BTF ends early")?;
-    let start = number(ext, 4, 4)? + number(ext, 8, 4)?;
-    let end = start + number(ext, 12, 4)?;
-    let record = number(ext, start, 4)?;
-    let mut found = Vec::new();
-    let mut at = start + 4;
-    while at < end {
-        let section = text(strings, number(ext, at, 4)?)?;
-        let count = number(ext, at + 4, 4)?;
-        at += 8;
-        for _ in 0..count {
-            found.push((
-                section.clone(),
-                number(ext, at, 4)?,
-                number(ext, at + 4, 4)?,
-            ));
-            at += record;
-        }
-    }
-    Ok(found)
+/// The little-endian number in `bytes` bytes from `at` on.
+fn number(data: &[u8], at: usize, bytes: usize) -> Result<usize> {
+    let field = at.checked_add(bytes).and_then(|end| data.get(at..end));
+    let field = field.context("it ends early")?;
+    let each = field.iter().rev();
+    Ok(each.fold(0, |number, byte| number << 8 | usize::from(*byte)))
+}
+
+/// The text from `at` to the next zero.
+fn text(data: &[u8], at: usize) -> Result<String> {
+    let rest = data.get(at..).context("a name beyond the end")?;
+    let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8(text.to_vec())?)
 }

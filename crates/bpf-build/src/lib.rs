@@ -9,7 +9,6 @@
 //! `Use`) that the crate it is included in has to have.
 
 mod btf;
-mod elf;
 mod link;
 mod rust;
 mod types;
@@ -17,9 +16,6 @@ mod types;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-
-use crate::btf::Btf;
-use crate::elf::Elf;
 
 /// The Rust that stands for some objects.
 #[derive(Debug, Default)]
@@ -34,9 +30,7 @@ impl Rust {
     /// # Errors
     /// What in the object is unheard of.
     pub fn add(&mut self, name: &str, object: &[u8], structures: &[&str]) -> Result<()> {
-        let elf = Elf::read(object).with_context(|| format!("read {name}"))?;
-        let btf = Btf::read(&elf.section(".BTF")?.data).context("read its types")?;
-        let linked = link::link(&elf, &btf).with_context(|| format!("link {name}"))?;
+        let (linked, btf) = link::link(name, object)?;
         rust::write(&mut self.objects, name, &linked);
         for structure in structures {
             types::collect(&btf, structure, &mut self.types)
@@ -81,7 +75,7 @@ mod tests {
     fn truncated_object() {
         let whole = compiled(
             "torn",
-            "char LICENSE[] __attribute__((section(\"license\"))) = \"\"; int number;",
+            "char LICENSE[] __attribute__((section(\"license\"), used)) = \"GPL\"; int number;",
         );
         let mut rust = Rust::default();
         for length in 0..whole.len() {

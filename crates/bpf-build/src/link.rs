@@ -1,41 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes of an object what the kernel is given: each program with all the
-//! functions it calls behind it, and a list of what only a start can fill in.
+//! Links an object with `aya-obj`: appends to each program the functions it calls, and lists the
+//! instructions that only a start can complete.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashSet;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
+use aya_obj::programs::CgroupSockAddrAttachType;
+use aya_obj::{Object, ProgramSection};
+use object::{Object as _, ObjectSymbol as _};
 
-use crate::btf::{self, Btf, PTR};
-use crate::elf::{Elf, Symbol};
+use crate::btf::Btf;
 
-const INSTRUCTION_BYTES: usize = 8;
-/// `BPF_JMP | BPF_CALL` and `BPF_LD | BPF_IMM | BPF_DW`, the latter of two
-/// instructions' length.
-const CALL: u8 = 0x85;
+/// `BPF_LD | BPF_IMM | BPF_DW`: a wide load, of two instructions' length.
 const LOAD_WIDE: u8 = 0x18;
-/// Sources of a call or a wide load: `BPF_PSEUDO_CALL`, `BPF_PSEUDO_FUNC`.
-const OF_FUNCTION: u8 = 1;
-const ADDRESS_OF_FUNCTION: u8 = 4;
+/// Sources of a wide load: `BPF_PSEUDO_MAP_FD`, `BPF_PSEUDO_MAP_VALUE`.
+const OF_MAP: u8 = 1;
+const OF_MAP_VALUE: u8 = 2;
 
-/// Program types and attach types of the kernel, by section.
-const SECTIONS: [(&str, u32, u32); 9] = [
-    ("cgroup/connect4", 18, 10),
-    ("cgroup/connect6", 18, 11),
-    ("cgroup/getpeername4", 18, 29),
-    ("cgroup/getpeername6", 18, 30),
-    ("tcx/ingress", 3, 46),
-    ("tcx/egress", 3, 47),
-    ("tc", 3, 0),
-    ("sockops", 13, 3),
-    ("sk_lookup", 30, 36),
-];
-/// `BPF_MAP_TYPE_ARRAY`, `BPF_MAP_TYPE_SK_STORAGE`
-const MAP_ARRAY: usize = 2;
-const MAP_OF_SOCKETS: usize = 24;
-/// What the names of such constants begin with.
+/// `BPF_MAP_TYPE_SK_STORAGE`
+const MAP_OF_SOCKETS: u32 = 24;
+/// Prefix of the names of settings, which an object declares as maps without a type.
 const SETTING: &str = "setting_";
-/// The map that holds the variables.
+/// The section of the variables without an initial value, and the name of the map for it.
+const ZEROES: &str = ".bss";
 const VARIABLES: &str = "variables";
 
 /// An object.
@@ -54,11 +42,11 @@ pub(crate) struct Linked {
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) name: String,
-    pub(crate) kind: usize,
-    pub(crate) key_bytes: usize,
-    pub(crate) value_bytes: usize,
-    pub(crate) entries: usize,
-    pub(crate) flags: usize,
+    pub(crate) kind: u32,
+    pub(crate) key_bytes: u32,
+    pub(crate) value_bytes: u32,
+    pub(crate) entries: u32,
+    pub(crate) flags: u32,
     /// Numbers of the types of key and value, for a kind of map that the kernel
     /// makes only with them; else zeros.
     pub(crate) types: [usize; 2],
@@ -88,284 +76,202 @@ pub(crate) enum Use {
     Setting(usize),
 }
 
-/// Where a function is: section, and bytes into it.
-type Place = (usize, usize);
-
-/// An object while it is linked.
-struct Linker<'a> {
-    elf: &'a Elf,
-    /// Every function, and its length in bytes.
-    lengths: HashMap<Place, usize>,
-    /// The type of every function.
-    types: HashMap<Place, usize>,
-    maps: Vec<Map>,
-    settings: Vec<String>,
-}
-
-pub(crate) fn link(elf: &Elf, btf: &Btf) -> Result<Linked> {
-    let types = types_of_functions(elf)?;
-    let mut maps = maps(elf, btf)?;
-    let of_maps = maps.iter().flat_map(|map| map.types);
-    let ids: Vec<usize> = types.values().copied().chain(of_maps).collect();
-    let (reduced, numbers) = btf.reduced(&ids)?;
-    for id in maps.iter_mut().flat_map(|map| &mut map.types) {
-        *id = numbers.get(id).copied().unwrap_or(0);
-    }
-    let types = types.into_iter().map(|(place, id)| (place, numbers[&id]));
-    let functions = elf.symbols.iter().filter(|symbol| symbol.function);
-    let mut linker = Linker {
-        elf,
-        lengths: functions.map(|f| ((f.section, f.value), f.bytes)).collect(),
-        types: types.collect(),
-        maps,
-        settings: settings(elf),
-    };
+/// Links an object.
+pub(crate) fn link(name: &str, file: &[u8]) -> Result<(Linked, Btf)> {
+    defined(file).with_context(|| format!("link {name}"))?;
+    let mut object = Object::parse(file).with_context(|| format!("read {name}"))?;
+    let btf = object.btf.as_ref().context("no type information")?;
+    let btf = Btf::read(&btf.to_bytes()).context("read its types")?;
+    let (mut maps, settings) = maps(&object)?;
+    relocate(&mut object, &maps, &settings).with_context(|| format!("link {name}"))?;
     let mut programs = Vec::new();
-    for symbol in elf.symbols.iter().filter(|symbol| symbol.function) {
-        if elf.sections[symbol.section].name != ".text" {
-            programs.push(linker.program(symbol)?);
-        }
+    for (name, program) in &object.programs {
+        let function = &object.functions[&program.function_key()];
+        let (kind, attach) = types(&program.section).with_context(|| name.clone())?;
+        let instructions: Vec<u64> = function.instructions.iter().map(number).collect();
+        let functions = function.func_info.func_info.iter();
+        programs.push(Program {
+            name: name.clone(),
+            kind: kind as u32,
+            attach: attach.map_or(0, |attach| attach as u32),
+            uses: uses(&instructions, maps.len())?,
+            instructions,
+            functions: functions
+                .map(|info| (info.insn_off as usize, info.type_id as usize))
+                .collect(),
+        });
     }
     programs.sort_by(|a, b| a.name.cmp(&b.name));
-    let license = elf.section("license")?.data.split(|byte| *byte == 0).next();
-    Ok(Linked {
-        license: String::from_utf8(license.unwrap_or_default().to_vec())?,
+    let reduced = reduce(&btf, &mut maps, &mut programs)?;
+    let linked = Linked {
+        license: object.license.into_string()?,
         btf: reduced,
-        maps: linker.maps,
-        settings: linker.settings,
+        maps,
+        settings,
         programs,
+    };
+    Ok((linked, btf))
+}
+
+/// Fails for a symbol that the object uses and does not define: `aya-obj` would leave zeros.
+fn defined(file: &[u8]) -> Result<()> {
+    let file = object::File::parse(file)?;
+    let mut symbols = file.symbols();
+    match symbols.find(|symbol| symbol.is_undefined() && symbol.name() != Ok("")) {
+        Some(symbol) => bail!("nothing defines `{}`", symbol.name()?),
+        None => Ok(()),
+    }
+}
+
+/// The maps in the order of their names, the one of the variables last, and the names of the
+/// settings.
+fn maps(object: &Object) -> Result<(Vec<Map>, Vec<String>)> {
+    let (mut maps, mut settings) = (Vec::new(), Vec::new());
+    for (name, map) in &object.maps {
+        if let Some(setting) = name.strip_prefix(SETTING) {
+            settings.push(setting.to_owned());
+            continue;
+        }
+        let types = match map {
+            aya_obj::Map::Btf(map) if map.def.btf_key_type_id != 0 => {
+                [map.def.btf_key_type_id, map.def.btf_value_type_id]
+            }
+            _ => [0; 2],
+        };
+        if name.starts_with('.') && name != ZEROES {
+            bail!("variables in {name}: constants and initial values are not supported");
+        }
+        maps.push(Map {
+            name: if name == ZEROES { VARIABLES } else { name }.to_owned(),
+            kind: map.map_type(),
+            key_bytes: map.key_size(),
+            value_bytes: map.value_size(),
+            entries: map.max_entries(),
+            flags: map.map_flags(),
+            // The kernel wants types for this kind of map, and refuses them for some others.
+            types: types.map(|id| {
+                if map.map_type() == MAP_OF_SOCKETS {
+                    id as usize
+                } else {
+                    0
+                }
+            }),
+        });
+    }
+    maps.sort_by_key(|map| (map.name == VARIABLES, map.name.clone()));
+    settings.sort();
+    Ok((maps, settings))
+}
+
+/// Appends the called functions to each program, and writes numbers into the wide loads, where
+/// `aya-obj` expects descriptors: first those of the maps, then those of the settings.
+fn relocate(object: &mut Object, maps: &[Map], settings: &[String]) -> Result<()> {
+    let code: HashSet<usize> = object
+        .functions
+        .keys()
+        .map(|(section, _)| *section)
+        .collect();
+    let declared = object.maps.clone();
+    let names = maps.iter().map(|map| match map.name.as_str() {
+        VARIABLES => ZEROES.to_owned(),
+        name => name.to_owned(),
+    });
+    let names = names.chain(settings.iter().map(|name| format!("{SETTING}{name}")));
+    let names: Vec<String> = names.collect();
+    let numbered = (0..).zip(&names);
+    let numbered = numbered.map(|(number, name)| (name.as_str(), number, &declared[name]));
+    object.relocate_maps(numbered, &code)?;
+    object.relocate_calls(&code)?;
+    Ok(())
+}
+
+/// The type of a program in the kernel, and its attach type if the kernel checks it at the load.
+fn types(section: &ProgramSection) -> Result<(bpf_prog_type, Option<bpf_attach_type>)> {
+    use bpf_prog_type::{
+        BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_SK_LOOKUP,
+        BPF_PROG_TYPE_SOCK_OPS,
+    };
+    Ok(match section {
+        // Kernels before 6.6 have no attach types for tc.
+        ProgramSection::SchedClassifier => (BPF_PROG_TYPE_SCHED_CLS, None),
+        ProgramSection::SockOps => (
+            BPF_PROG_TYPE_SOCK_OPS,
+            Some(bpf_attach_type::BPF_CGROUP_SOCK_OPS),
+        ),
+        ProgramSection::SkLookup => (
+            BPF_PROG_TYPE_SK_LOOKUP,
+            Some(bpf_attach_type::BPF_SK_LOOKUP),
+        ),
+        ProgramSection::CgroupSockAddr { attach_type } => {
+            let attach_type: CgroupSockAddrAttachType = *attach_type;
+            (BPF_PROG_TYPE_CGROUP_SOCK_ADDR, Some(attach_type.into()))
+        }
+        other => bail!("a program in {other:?}"),
     })
 }
 
-fn types_of_functions(elf: &Elf) -> Result<BTreeMap<Place, usize>> {
-    let found = btf::functions(&elf.section(".BTF.ext")?.data, &elf.section(".BTF")?.data)?;
-    let each = found.into_iter().map(|(section, at, id)| {
-        let index = elf.sections.iter().position(|each| each.name == section);
-        Ok(((index.context("types of no section")?, at), id))
-    });
-    each.collect()
+/// An instruction as the kernel reads it: opcode, registers, offset, immediate.
+fn number(instruction: &bpf_insn) -> u64 {
+    let registers = instruction.dst_reg() | instruction.src_reg() << 4;
+    u64::from(instruction.code)
+        | u64::from(registers) << 8
+        | u64::from(instruction.off.cast_unsigned()) << 16
+        | u64::from(instruction.imm.cast_unsigned()) << 32
 }
 
-/// The maps, in the order of their names, and one for variables if there are
-/// any.
-fn maps(elf: &Elf, btf: &Btf) -> Result<Vec<Map>> {
-    let section = elf.sections.iter().position(|each| each.name == ".maps");
-    let symbols = elf.symbols.iter();
-    let symbols = symbols.filter(|symbol| Some(symbol.section) == section && symbol.bytes > 0);
-    let mut maps = Vec::new();
-    for symbol in symbols {
-        maps.push(map(&symbol.name, btf)?);
+/// The wide loads of numbers from [`relocate`], of which the first `maps` are those of maps.
+fn uses(instructions: &[u64], maps: usize) -> Result<Vec<(usize, Use)>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < instructions.len() {
+        let [code, registers, ..] = instructions[at].to_le_bytes();
+        if code != LOAD_WIDE {
+            at += 1;
+            continue;
+        }
+        let number = usize::try_from(instructions[at] >> 32)?;
+        match registers >> 4 {
+            OF_MAP if number < maps => found.push((at, Use::Map(number))),
+            OF_MAP => found.push((at, Use::Setting(number - maps))),
+            OF_MAP_VALUE => {
+                let offset = usize::try_from(instructions[at + 1] >> 32)?;
+                found.push((at, Use::Variable(number, offset)));
+            }
+            _ => (),
+        }
+        // The second half of a wide load is no instruction.
+        at += 2;
     }
-    maps.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Ok(zeroes) = elf.section(".bss") {
-        maps.push(Map {
-            name: VARIABLES.to_owned(),
-            kind: MAP_ARRAY,
-            key_bytes: 4,
-            value_bytes: zeroes.data.len(),
-            entries: 1,
-            flags: 0,
-            types: [0; 2],
-        });
-    }
-    Ok(maps)
+    Ok(found)
 }
 
-/// A map is declared as a structure of pointers: to an array as long as a
-/// number says, or to a type.
-fn map(name: &str, btf: &Btf) -> Result<Map> {
-    let mut map = Map {
-        name: name.to_owned(),
-        kind: 0,
-        key_bytes: 0,
-        value_bytes: 0,
-        entries: 0,
-        flags: 0,
-        types: [0; 2],
-    };
-    for member in &btf.variable(name)?.members {
-        let pointer = btf.plain(member.of)?;
-        ensure!(
-            pointer.kind == PTR,
-            "map {name}: {} is no pointer",
-            member.name
-        );
-        let of = pointer.size_or_type;
-        let number = || btf.plain(of).map(|array| array.extra.get(2).copied());
-        let number = || number()?.context("a number is an array");
-        match member.name.as_str() {
-            "type" => map.kind = number()?,
-            "max_entries" => map.entries = number()?,
-            "map_flags" => map.flags = number()?,
-            "key" => (map.key_bytes, map.types[0]) = (btf.bytes(of)?, of),
-            "value" => (map.value_bytes, map.types[1]) = (btf.bytes(of)?, of),
-            other => bail!("map {name}: {other} is unheard of"),
-        }
+/// The type information that the kernel needs, with the numbers of its types in place of those in
+/// the object: a twentieth of it all, which the kernel would check at every start.
+fn reduce(btf: &Btf, maps: &mut [Map], programs: &mut [Program]) -> Result<Vec<u8>> {
+    let of_functions = programs
+        .iter_mut()
+        .flat_map(|program| &mut program.functions);
+    let of_functions = of_functions.map(|(_, id)| id);
+    let of_maps = maps.iter_mut().flat_map(|map| &mut map.types);
+    let mut ids: Vec<&mut usize> = of_functions.chain(of_maps).collect();
+    let wanted: Vec<usize> = ids.iter().map(|id| **id).collect();
+    let (reduced, numbers) = btf.reduced(&wanted)?;
+    for id in &mut ids {
+        **id = numbers.get(*id).copied().unwrap_or(0);
     }
-    if map.kind != MAP_OF_SOCKETS {
-        map.types = [0; 2];
-    }
-    Ok(map)
-}
-
-/// The constants that the object uses and does not have.
-fn settings(elf: &Elf) -> Vec<String> {
-    let absent = elf.symbols.iter().filter(|symbol| symbol.section == 0);
-    let names = absent.filter_map(|symbol| symbol.name.strip_prefix(SETTING));
-    let mut names: Vec<String> = names.map(str::to_owned).collect();
-    names.sort();
-    names
-}
-
-impl Linker<'_> {
-    fn program(&mut self, symbol: &Symbol) -> Result<Program> {
-        let section = &self.elf.sections[symbol.section].name;
-        let known = SECTIONS.iter().find(|(name, ..)| name == section);
-        let (_, kind, attach) = known.with_context(|| format!("a program in {section}"))?;
-        let mut program = Program {
-            name: symbol.name.clone(),
-            kind: *kind,
-            attach: *attach,
-            instructions: Vec::new(),
-            uses: Vec::new(),
-            functions: Vec::new(),
-        };
-        // Functions found while others are laid down are laid down after them.
-        let mut starts: Vec<(Place, usize)> = vec![((symbol.section, symbol.value), 0)];
-        let mut calls = Vec::new();
-        let mut next = 0;
-        while let Some((place, start)) = starts.get_mut(next) {
-            *start = program.instructions.len();
-            let place = *place;
-            for (at, callee) in self.lay_down(place, &mut program)? {
-                if !starts.iter().any(|(known, _)| *known == callee) {
-                    starts.push((callee, 0));
-                }
-                calls.push((at, callee));
-            }
-            next += 1;
-        }
-        let starts: HashMap<Place, usize> = starts.into_iter().collect();
-        for (at, callee) in calls {
-            let distance = starts[&callee].cast_signed() - at.cast_signed() - 1;
-            let distance = i32::try_from(distance)?.cast_unsigned();
-            let instruction = &mut program.instructions[at];
-            *instruction = *instruction & 0xffff_ffff | u64::from(distance) << 32;
-        }
-        Ok(program)
-    }
-
-    /// Adds a function to a program. Returns which of its instructions refer
-    /// to which functions.
-    fn lay_down(&self, place: Place, program: &mut Program) -> Result<Vec<(usize, Place)>> {
-        let (section, from) = place;
-        let section = &self.elf.sections[section];
-        let bytes = self.lengths.get(&place).context("a call into nowhere")?;
-        let code = section.data.get(from..from + bytes);
-        let code = code.context("a function beyond its section")?;
-        let start = program.instructions.len();
-        if let Some(id) = self.types.get(&place) {
-            program.functions.push((start, *id));
-        }
-        let each = code.as_chunks::<INSTRUCTION_BYTES>().0;
-        program
-            .instructions
-            .extend(each.iter().map(|raw| u64::from_le_bytes(*raw)));
-        let mut callees = Vec::new();
-        let mut wide = false;
-        for index in 0..each.len() {
-            // The second half of a wide load is no instruction.
-            if std::mem::take(&mut wide) {
-                continue;
-            }
-            let at = start + index;
-            let from = from + index * INSTRUCTION_BYTES;
-            wide = (program.instructions[at] & 0xff) == u64::from(LOAD_WIDE);
-            if let Some(callee) = self.refer(place.0, from, at, program)? {
-                callees.push((at, callee));
-            }
-        }
-        Ok(callees)
-    }
-
-    /// Sees what the instruction at `at`, which was at byte `from` of its
-    /// section, refers to: a function is returned, anything else noted.
-    fn refer(
-        &self,
-        section: usize,
-        from: usize,
-        at: usize,
-        program: &mut Program,
-    ) -> Result<Option<Place>> {
-        let instruction = program.instructions[at];
-        let [code, registers, ..] = instruction.to_le_bytes();
-        let immediate = i32::try_from(instruction.cast_signed() >> 32)?;
-        let relocations = &self.elf.sections[section].relocations;
-        let relocation = relocations.iter().find(|relocation| relocation.at == from);
-        let symbol = relocation.map(|relocation| &self.elf.symbols[relocation.symbol]);
-        match (code, symbol) {
-            (CALL, None) if registers >> 4 == OF_FUNCTION => {
-                Ok(Some((section, past(from + INSTRUCTION_BYTES, immediate)?)))
-            }
-            (CALL, Some(symbol)) => {
-                let base = symbol.value + INSTRUCTION_BYTES;
-                Ok(Some((symbol.section, past(base, immediate)?)))
-            }
-            (LOAD_WIDE, Some(symbol)) if self.elf.sections[symbol.section].executable => {
-                set_source(&mut program.instructions[at], ADDRESS_OF_FUNCTION);
-                let place = symbol.value + usize::try_from(immediate)?;
-                Ok(Some((symbol.section, place)))
-            }
-            (LOAD_WIDE, Some(symbol)) => {
-                let used = self.used(symbol, usize::try_from(immediate)?)?;
-                program.uses.push((at, used));
-                Ok(None)
-            }
-            (_, Some(symbol)) => bail!("`{}` used by instruction {code:#x}", symbol.name),
-            (_, None) => Ok(None),
-        }
-    }
-
-    fn used(&self, symbol: &Symbol, addend: usize) -> Result<Use> {
-        let map = |name: &str| {
-            let found = self.maps.iter().position(|map| map.name == name);
-            found.with_context(|| format!("no map {name}"))
-        };
-        if symbol.section == 0 {
-            let name = symbol.name.strip_prefix(SETTING);
-            let found = self
-                .settings
-                .iter()
-                .position(|known| Some(known.as_str()) == name);
-            let found = found.with_context(|| format!("nothing defines `{}`", symbol.name))?;
-            return Ok(Use::Setting(found));
-        }
-        match self.elf.sections[symbol.section].name.as_str() {
-            ".maps" => Ok(Use::Map(map(&symbol.name)?)),
-            ".bss" => Ok(Use::Variable(map(VARIABLES)?, symbol.value + addend)),
-            other => bail!(
-                "`{}` is in {other}: constants and initial values are not supported",
-                symbol.name
-            ),
-        }
-    }
-}
-
-/// The byte so many instructions past another.
-fn past(base: usize, instructions: i32) -> Result<usize> {
-    let bytes = isize::try_from(instructions)? * INSTRUCTION_BYTES.cast_signed();
-    base.checked_add_signed(bytes)
-        .context("a call to before the section")
-}
-
-fn set_source(instruction: &mut u64, source: u8) {
-    *instruction = *instruction & !0xf000 | u64::from(source) << 12;
+    Ok(reduced)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compiled;
+
+    /// `BPF_JMP | BPF_CALL`; sources of a call and a wide load: `BPF_PSEUDO_CALL`,
+    /// `BPF_PSEUDO_FUNC`.
+    const CALL: u8 = 0x85;
+    const OF_FUNCTION: u8 = 1;
+    const ADDRESS_OF_FUNCTION: u8 = 4;
 
     /// A program that calls `twice` two times and hands `each` to a helper, a
     /// map, a variable and a setting.
@@ -378,16 +284,16 @@ mod tests {
             unsigned long long *value;
         } pairs __attribute__((section(".maps"), used));
         volatile unsigned before, variable;
-        extern const char setting_limit[];
+        struct { int (*type)[0]; } setting_limit __attribute__((section(".maps"), used));
         static void *(*const look_up)(void *, const void *) = (void *)1;
         static long (*const loop)(unsigned, void *, void *, unsigned long long) = (void *)181;
         static long each(unsigned index, void *context) { return index > 3; }
         __attribute__((noinline)) int inner(unsigned number) { return number * variable; }
         __attribute__((noinline)) int twice(unsigned number) { return inner(number) + before; }
-        __attribute__((section("tc"), used)) int first(struct __sk_buff *skb) { return 1; }
-        __attribute__((section("tc"), used)) int second(struct __sk_buff *skb)
+        __attribute__((section("classifier"), used)) int first(struct __sk_buff *skb) { return 1; }
+        __attribute__((section("classifier"), used)) int second(struct __sk_buff *skb)
         {
-            unsigned key = twice(skb->len) + (unsigned)(unsigned long)setting_limit;
+            unsigned key = twice(skb->len) + (unsigned)(unsigned long)&setting_limit;
 
             loop(4, each, 0, 0);
             return twice(skb->mark) + !!look_up(&pairs, &key);
@@ -396,9 +302,7 @@ mod tests {
     "#;
 
     fn linked(name: &str) -> Linked {
-        let elf = Elf::read(&compiled(name, SOURCE)).unwrap();
-        let btf = Btf::read(&elf.section(".BTF").unwrap().data).unwrap();
-        link(&elf, &btf).unwrap()
+        link(name, &compiled(name, SOURCE)).unwrap().0
     }
 
     #[test]
@@ -456,20 +360,25 @@ mod tests {
     #[test]
     fn unresolved_symbols_refused() {
         let refused = |source: &str| {
-            let source =
-                format!("{source}\nchar LICENSE[] __attribute__((section(\"license\"))) = \"\";");
-            let elf = Elf::read(&compiled("refused", &source)).unwrap();
-            let btf = Btf::read(&elf.section(".BTF").unwrap().data).unwrap();
-            format!("{:#}", link(&elf, &btf).unwrap_err())
+            let source = format!(
+                "{source}\nchar LICENSE[] __attribute__((section(\"license\"), used)) = \"GPL\";"
+            );
+            format!(
+                "{:#}",
+                link("refused", &compiled("refused", &source)).unwrap_err()
+            )
         };
-        let program = "__attribute__((section(\"tc\"))) int program(void *skb)";
+        let program = "__attribute__((section(\"classifier\"))) int program(void *skb)";
         let error = refused(&format!(
             "volatile int start = 5; {program} {{ return start; }}"
         ));
-        assert!(error.contains("`start` is in .data"), "{error}");
+        assert!(error.contains("variables in .data"), "{error}");
         let error = refused(&format!("extern int other; {program} {{ return other; }}"));
         assert!(error.contains("nothing defines `other`"), "{error}");
-        let error = refused(&format!("{} {{ return 0; }}", program.replace("tc", "xdp")));
-        assert!(error.contains("a program in xdp"), "{error}");
+        let error = refused(&format!(
+            "{} {{ return 0; }}",
+            program.replace("classifier", "xdp")
+        ));
+        assert!(error.contains("a program in Xdp"), "{error}");
     }
 }

@@ -62,11 +62,10 @@ fn rust_type(btf: &Btf, id: usize, inner: &mut Vec<String>) -> Result<String> {
 mod tests {
     use super::*;
     use crate::compiled;
-    use crate::elf::Elf;
 
     fn translated(source: &str, name: &str) -> Result<BTreeMap<String, String>> {
-        let elf = Elf::read(&compiled(name, source)).unwrap();
-        let btf = Btf::read(&elf.section(".BTF").unwrap().data).unwrap();
+        let object = aya_obj::Object::parse(&compiled(name, source)).unwrap();
+        let btf = Btf::read(&object.btf.unwrap().to_bytes()).unwrap();
         let mut found = BTreeMap::new();
         collect(&btf, name, &mut found).map(|()| found)
     }

@@ -127,6 +127,7 @@ impl Filter {
         let qdisc = qdisc(NEW_QDISC, CREATE, place.ifindex);
         let made_qdisc = match netlink.request(qdisc) {
             Ok(()) => true,
+            // All programs of an interface share one clsact.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error),
         };
@@ -137,6 +138,7 @@ impl Filter {
         };
         let descriptor = program.as_fd().as_raw_fd().to_ne_bytes();
         let name = [program.name.as_bytes(), b"\0"].concat();
+        // A node that was killed within its first milliseconds leaves a filter at the same place.
         let message = filter.message(NEW_FILTER, REPLACE).nested(
             OPTIONS,
             &[

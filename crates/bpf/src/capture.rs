@@ -1,29 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Redirects the connections of the processes in a cgroup to local listeners.
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use posthaste_relay::policy::Prefix;
+
 use crate::error::Error;
+use crate::layout::{self, bytes};
 use crate::object::{Map, Program};
 use crate::objects::capture::{self, map, program};
 use crate::objects::types;
-use crate::redirect::bytes;
-use crate::rules::{self, PrefixSpec};
 use crate::sys;
 
 /// Exists if the kernel supports Multipath TCP.
 const MPTCP: &str = "/proc/sys/net/mptcp/enabled";
-
-/// An address (16 bytes, network order, v4-mapped) and a port (host order).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The address.
-    pub ip: [u8; 16],
-    /// The port.
-    pub port: u16,
-}
 
 /// Ports of the listeners on 127.0.0.1 and ::1; `None` where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,10 +93,10 @@ impl Capture {
     ///
     /// # Errors
     /// [`Error::Map`]: there are too many.
-    pub fn exempt(&self, prefix: PrefixSpec) -> Result<(), Error> {
+    pub fn exempt(&self, prefix: Prefix) -> Result<(), Error> {
         let key = types::exempt_key {
-            prefix_bits: prefix.bits.into(),
-            ip: rules::address(prefix.ip),
+            prefix_bits: prefix.mapped_bits().into(),
+            ip: layout::address(prefix.octets()),
         };
         self.maps[map::EXEMPT].update(bytes(&key), &1_u32.to_ne_bytes())
     }
@@ -125,24 +118,17 @@ impl Capture {
 
     /// The original destination of a client of the listeners, if it was redirected. Returns it only
     /// once.
-    pub fn take_original(&self, client: Endpoint) -> Option<Endpoint> {
-        let key = types::destination {
-            ip: rules::address(client.ip),
-            port: client.port.to_be(),
-            pad: 0,
-        };
+    pub fn take_original(&self, client: SocketAddr) -> Option<SocketAddr> {
+        let key = layout::destination(client.ip(), client.port());
         let mut value = [0; size_of::<types::destination>()];
         // A failed read counts as an unknown client.
         let original_dst_by_client = &self.maps[map::ORIGINAL_DST_BY_CLIENT];
         let found = original_dst_by_client
             .take(bytes(&key), &mut value)
             .unwrap_or(false);
-        let (ip, rest) = value.split_first_chunk()?;
-        let (port, _) = rest.split_first_chunk()?;
-        found.then_some(Endpoint {
-            ip: *ip,
-            port: u16::from_be_bytes(*port),
-        })
+        let original: types::destination = layout::whole(&value).filter(|_| found)?;
+        let ip = Ipv6Addr::from(layout::octets(original.ip)).to_canonical();
+        Some(SocketAddr::new(ip, u16::from_be(original.port)))
     }
 }
 
@@ -153,15 +139,9 @@ mod tests {
     #[test]
     fn programs_load_empty() {
         let programs = Capture::load().unwrap();
-        let any = Endpoint {
-            ip: [0; 16],
-            port: 1,
-        };
+        let any = "[::]:1".parse().unwrap();
         assert_eq!(programs.take_original(any), None);
-        let prefix = PrefixSpec {
-            ip: [0; 16],
-            bits: 128,
-        };
+        let prefix = Prefix::new("::".parse().unwrap(), 128).unwrap();
         programs.exempt(prefix).unwrap();
         programs.lead_to(1, Ports::default()).unwrap();
     }
@@ -169,29 +149,14 @@ mod tests {
     #[test]
     fn original_destination_once() {
         let programs = Capture::load().unwrap();
-        let client = types::destination {
-            ip: rules::address([7; 16]),
-            port: 4711_u16.to_be(),
-            pad: 0,
-        };
-        let original = types::destination {
-            ip: rules::address([9; 16]),
-            port: 443_u16.to_be(),
-            pad: 0,
-        };
+        let [client, original]: [SocketAddr; 2] =
+            ["[fd00::7]:4711", "192.0.2.9:443"].map(|at| at.parse().unwrap());
+        let key = |at: SocketAddr| layout::destination(at.ip(), at.port());
         let original_dst_by_client = &programs.maps[map::ORIGINAL_DST_BY_CLIENT];
         original_dst_by_client
-            .update(bytes(&client), bytes(&original))
+            .update(bytes(&key(client)), bytes(&key(original)))
             .unwrap();
-        let client = Endpoint {
-            ip: [7; 16],
-            port: 4711,
-        };
-        let reported = Endpoint {
-            ip: [9; 16],
-            port: 443,
-        };
-        assert_eq!(programs.take_original(client), Some(reported));
+        assert_eq!(programs.take_original(client), Some(original));
         assert_eq!(programs.take_original(client), None);
     }
 }

@@ -179,7 +179,7 @@ static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct pac
  * packets that have a socket: it answers with an ACK, the client resets it, and the
  * retransmitted SYN is forwarded.
  */
-SEC("tcx/ingress")
+SEC("classifier")
 int open_flow(struct __sk_buff *skb)
 {
 	bool waiting = skb->cb[MESSAGE_ACTION] >> 8;
@@ -242,7 +242,7 @@ static __always_inline __u32 microseconds(__u64 from_ns, __u64 to_ns)
 }
 
 /* Learns from a handshake that the client's ACK completes. The result is dated to the
- * SYN, which the firewall judged: a client that delays its ACK must not extend that. */
+ * SYN, which the firewall accepted: a client that delays its ACK must not extend that. */
 GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const struct observing *how = how_to_observe();
@@ -291,7 +291,7 @@ GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
  * of a handshake that the listener answered with a SYN cookie, which has no socket yet;
  * only the node's listener can have made the cookie.
  */
-SEC("tcx/ingress")
+SEC("classifier")
 int check_cookie(struct __sk_buff *skb)
 {
 	struct bpf_sock *listener;
@@ -389,7 +389,7 @@ static __always_inline bool is_idle(__u32 worker)
  * fails for any reason, the request behind the SYN has the same content, and reaches
  * the explicit listener.
  */
-SEC("tcx/ingress")
+SEC("classifier")
 int parse_syn_option(struct __sk_buff *skb)
 {
 	struct event_head event = { .kind = EVENT_SYN_OPTION };
@@ -428,7 +428,7 @@ int parse_syn_option(struct __sk_buff *skb)
 
 /* A SYN-ACK for an upstream socket of the node. The worker holds it while the client
  * has a half-open entry. */
-SEC("tcx/ingress")
+SEC("classifier")
 int hold_syn_ack(struct __sk_buff *skb)
 {
 	struct event_head event = { .kind = EVENT_SYN_ACK };
@@ -467,7 +467,7 @@ static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *
 
 /* A fragment of a TCP segment. The first has the ports, and decides for those that
  * arrive after it; fragments that arrived before it have been forwarded. */
-SEC("tcx/ingress")
+SEC("classifier")
 int redirect_fragment(struct __sk_buff *skb)
 {
 	struct packet pkt = {};
@@ -497,7 +497,7 @@ int redirect_fragment(struct __sk_buff *skb)
 /* An ICMP error that quotes a segment which a socket of the node sent under another
  * host's address. Without the mark it would be forwarded to that host, and path MTU
  * discovery would fail. */
-SEC("tcx/ingress")
+SEC("classifier")
 int redirect_icmp_error(struct __sk_buff *skb)
 {
 	struct packet pkt = {}, quoted = {};
@@ -598,7 +598,7 @@ int find_listener(struct bpf_sk_lookup *ctx)
 
 /* Injects the frame it is run with at the device cb[0]; cb[1] is the direction
  * (BPF_F_INGRESS or 0). */
-SEC("tc")
+SEC("classifier")
 int inject(struct __sk_buff *skb)
 {
 	/* The mark shows that the node itself sent the frame. */

@@ -45,6 +45,7 @@ impl Deferred {
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
+            // The verifier needs a template of the inner maps.
             None if number == map::RINGS => object.make_outer(number, settings.workers, &rings[0]),
             None => object.make(number, None),
         });

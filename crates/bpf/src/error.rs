@@ -115,6 +115,12 @@ pub enum Error {
     },
 }
 
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::other(error)
+    }
+}
+
 impl Error {
     pub(crate) fn map(verb: &'static str, map: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Map { verb, map, source }

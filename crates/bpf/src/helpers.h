@@ -19,12 +19,12 @@
 #define __type(name, type) typeof(type) *name
 
 /*
- * A number that is set when the programs are loaded. The build finds an undefined
- * symbol, and the loader puts the number in place of its address: to the verifier it is
- * a constant.
+ * A number that is set when the programs are loaded. The build takes a map without a type
+ * for a setting, and the loader puts the number in place of the map's address: to the
+ * verifier it is a constant.
  */
-#define SETTING(name) extern const char name[]
-#define SET(name) ((__u32)(unsigned long)(name))
+#define SETTING(name) struct { __uint(type, 0); } name SEC(".maps")
+#define SET(name) ((__u32)(unsigned long)&(name))
 
 #define bpf_htons(x) ((__be16)__builtin_bswap16(x))
 #define bpf_ntohs(x) ((__u16)__builtin_bswap16(x))

@@ -12,6 +12,8 @@ mod capture;
 mod cgroup;
 mod deferred;
 mod error;
+mod event;
+mod layout;
 mod object;
 mod syn_option;
 mod worker_maps;
@@ -33,15 +35,12 @@ mod rules;
 mod stats;
 mod sys;
 
-pub use capture::{Capture, Endpoint, Ports};
+pub use capture::{Capture, Ports};
 pub use cgroup::own as own_cgroup;
 pub use error::Error;
-pub use observe::{Known, Observing, Path, Profile, Translated, Trust};
+#[cfg(fuzzing)]
+pub use event::parse_event;
+pub use observe::{Known, Observing, Profile, Translated, Trust};
 pub use packet::remove_packet_pins;
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
-pub use rules::{Accept, Action, PrefixSpec, RuleSpec};
-#[cfg(fuzzing)]
-pub use worker_maps::parse_event;
-pub use worker_maps::{
-    Direction, Event, EventKind, FlowKey, HalfOpenKey, PeerSettings, WorkerHandle, WorkerMaps,
-};
+pub use worker_maps::{Host, WorkerHandle, WorkerMaps};

@@ -282,7 +282,7 @@ GLOBAL int look_at(struct __sk_buff *skb, __u32 at)
 	return TC_ACT_UNSPEC;
 }
 
-SEC("tcx/egress")
+SEC("classifier")
 int observe(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;

@@ -40,7 +40,7 @@ struct {
 } observing SEC(".maps");
 
 /* Flows whose handshakes were forwarded. A neighbour of the client may forge a SYN of
- * such a flow: it is forwarded, and the server judges it. */
+ * such a flow: it is forwarded, and the server decides. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);

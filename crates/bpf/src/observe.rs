@@ -2,17 +2,19 @@
 //! The program that observes outgoing handshakes, and the profiles learned from them.
 
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_relay::intercept::Path;
+
 use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
+use crate::layout::{nanoseconds, octets, whole};
 use crate::object::{Map, Program};
 use crate::objects::observe::{self, program};
 use crate::objects::types;
 use crate::redirect::{self, Settings};
-use crate::worker_maps::{octets, whole};
 
 /// `TRANSLATED_SOURCE`, `TRANSLATED_DESTINATION`
 const SOURCE: u8 = 1;
@@ -31,10 +33,9 @@ pub struct Observing {
 
 impl Observing {
     pub(crate) fn value(self, epoch: u32) -> types::observing {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         types::observing {
-            ttl_ns: ns(self.ttl),
-            bypass_ns: ns(self.bypass),
+            ttl_ns: nanoseconds(self.ttl),
+            bypass_ns: nanoseconds(self.bypass),
             epoch,
             gain_min_us: u32::try_from(self.gain_min.as_micros()).unwrap_or(u32::MAX),
         }
@@ -72,26 +73,16 @@ pub enum Trust {
     Bypassed,
 }
 
-/// The path that an observed connection took from this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// The interface by which its SYN left.
-    pub ifindex: u32,
-    /// The smaller MSS of both ends, as this host let them pass; 0 if neither sent one.
-    pub mss: u16,
-}
-
-impl Path {
-    pub(crate) fn of(ifindex: u32, mss: u16) -> Option<Self> {
-        (ifindex != 0).then_some(Self { ifindex, mss })
-    }
+/// The path that an observed connection took; the programs write 0 where none was observed.
+pub(crate) fn path(ifindex: u32, mss: u16) -> Option<Path> {
+    (ifindex != 0).then_some(Path { ifindex, mss })
 }
 
 /// The profile of connections of a client with a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The client's address as the network behind this host sees it (16 bytes, v4-mapped for IPv4).
-    pub source: [u8; 16],
+    /// The client's address as the network behind this host sees it.
+    pub source: IpAddr,
     /// What NAT does.
     pub translated: Translated,
     /// Its state.
@@ -107,7 +98,7 @@ pub struct Profile {
 impl Profile {
     pub(crate) fn read(value: &types::profile) -> Self {
         Self {
-            source: octets(value.source),
+            source: ip(value.source),
             translated: Translated::from_bits(value.translated),
             trust: match value.state {
                 0 => Trust::Learned,
@@ -118,29 +109,25 @@ impl Profile {
             path: {
                 let named = [value.syn_mss, value.options.mss];
                 let least = named.into_iter().filter(|mss| *mss != 0).min();
-                Path::of(value.out_ifindex, least.unwrap_or(0))
+                path(value.out_ifindex, least.unwrap_or(0))
             },
             client_rtt: Duration::from_micros(value.client_us.into()),
             server_rtt: Duration::from_micros(value.server_us.into()),
         }
     }
+}
 
-    /// The source as an address.
-    #[must_use]
-    pub fn source(&self) -> std::net::IpAddr {
-        Ipv6Addr::from(self.source).to_canonical()
-    }
+fn ip(address: types::address) -> IpAddr {
+    Ipv6Addr::from(octets(address)).to_canonical()
 }
 
 /// A profile with its client and service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The client's address (16 bytes, v4-mapped for IPv4).
-    pub client_ip: [u8; 16],
-    /// The server's.
-    pub server_ip: [u8; 16],
-    /// The server's port.
-    pub server_port: u16,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The server's address and port.
+    pub server: SocketAddr,
     /// When it was learned (CLOCK_MONOTONIC).
     pub learned: Duration,
     /// The profile.
@@ -157,11 +144,11 @@ pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>
         ) else {
             return false;
         };
+        // Profiles of earlier epochs stay in the map until others need the room.
         if value.epoch == epoch {
             all.push(Known {
-                client_ip: octets(key.client),
-                server_ip: octets(key.server),
-                server_port: u16::from_be(key.port),
+                client: ip(key.client),
+                server: SocketAddr::new(ip(key.server), u16::from_be(key.port)),
                 learned: Duration::from_nanos(value.learned_ns),
                 profile: Profile::read(&value),
             });
@@ -187,6 +174,8 @@ impl Observer {
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let constants = observe::Settings {
+            workers: settings.workers,
+            redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
         };
         let types = object.load_types()?;

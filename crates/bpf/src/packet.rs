@@ -15,12 +15,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::layout::{bytes, whole};
 use crate::object::{Map, Program};
 use crate::objects::packet_path::{self, map, program};
 use crate::objects::types;
-use crate::redirect::{self, Settings, bytes};
+use crate::redirect::{self, Settings};
 use crate::sys;
-use crate::worker_maps::whole;
 
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
@@ -85,6 +85,8 @@ impl PacketPath {
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let [key0, key1, key2, key3, owner] = random().map_err(Error::load("random numbers"))?;
         let constants = packet_path::Settings {
+            workers: settings.workers,
+            redirect_mark: settings.redirect_mark,
             isn_key0: key0,
             isn_key1: key1,
             isn_key2: key2,

@@ -645,7 +645,7 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	return translate_in(skb, pkt, at, entry);
 }
 
-SEC("tcx/ingress")
+SEC("classifier")
 int packet_in(struct __sk_buff *skb)
 {
 	struct packet_flow *entry;
@@ -895,7 +895,7 @@ static __always_inline int on_early_segment(struct __sk_buff *skb, const struct 
 	return NEXT;
 }
 
-SEC("tcx/egress")
+SEC("classifier")
 int packet_out(struct __sk_buff *skb)
 {
 	struct packet_flow *entry;
@@ -1002,7 +1002,7 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 
 /* Looks after all entries, and shows that the node lives, since it runs this. Returns
  * how many entries are left. */
-SEC("tc")
+SEC("classifier")
 int packet_sweep(struct __sk_buff *skb)
 {
 	struct sweep sweep = { .now = bpf_ktime_get_ns() };
@@ -1016,7 +1016,7 @@ int packet_sweep(struct __sk_buff *skb)
 }
 
 /* Lets the frame that it is run with enter the interface cb[0]. */
-SEC("tc")
+SEC("classifier")
 int packet_resend(struct __sk_buff *skb)
 {
 	return bpf_clone_redirect(skb, skb->cb[0], BPF_F_INGRESS);

@@ -363,7 +363,7 @@ static __always_inline bool icmp_error(struct __sk_buff *skb, const struct packe
 	return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETERPROB;
 }
 
-SEC("tcx/ingress")
+SEC("classifier")
 int redirect(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;

@@ -3,25 +3,31 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use posthaste_relay::flow::mapped;
+use posthaste_relay::intercept::PathSettings;
+use posthaste_relay::policy::{Prefix, Rule};
 
 use crate::attach::{Hold, Hook, Place};
 use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
+use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
 use crate::ring;
-use crate::rules::{self, PrefixSpec, RuleSpec};
+use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
-use crate::worker_maps::{PeerSettings, WorkerHandle};
+use crate::worker_maps::WorkerHandle;
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
@@ -115,8 +121,8 @@ pub struct Redirect {
     /// The program that sends SYN options, once a peer needs it.
     sender: Option<Sender>,
     /// Addresses whose SYN options are accepted.
-    syn_option_peers: Vec<[u8; 16]>,
-    prefixes: Vec<(u8, PrefixSpec)>,
+    syn_option_peers: Vec<IpAddr>,
+    prefixes: Vec<(u8, Prefix)>,
     /// Addresses with an initial window.
     peers: Vec<[u8; 16]>,
 }
@@ -251,18 +257,19 @@ impl Redirect {
     }
 
     /// Installs rules atomically, and returns the generation that events under them carry.
+    /// `chained` says whether flows may be sent through other nodes.
     ///
     /// # Errors
     /// The rules do not fit; the former ones stay in force.
-    pub fn set_rules(&mut self, rules: &[RuleSpec]) -> Result<u8, Error> {
-        let compiled = rules::compile(rules)?;
-        if rules.iter().any(|rule| rule.windows != [0; 2]) {
+    pub fn set_rules(&mut self, rules: &[Rule], chained: bool) -> Result<u8, Error> {
+        let compiled = rules::compile(rules, chained)?;
+        if rules.iter().any(rules::sets_windows) {
             self.attach_windows()?;
         }
-        if rules.iter().any(RuleSpec::observes) {
+        if rules.iter().any(rules::observes) {
             self.observe()?;
         }
-        self.wants_packet_path |= rules.iter().any(RuleSpec::wants_packet_path);
+        self.wants_packet_path |= rules.iter().any(rules::wants_packet_path);
         self.take_packets()?;
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
@@ -292,11 +299,11 @@ impl Redirect {
     }
 
     /// Sets the initial windows of connections with the nodes at these addresses; rules decide for
-    /// all others. Addresses are 16 bytes, v4-mapped for IPv4.
+    /// all others.
     ///
     /// # Errors
     /// [`Error::InitialCwndAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`], [`Error::Map`].
-    pub fn set_peer_starts(&mut self, starts: &[([u8; 16], PeerSettings)]) -> Result<(), Error> {
+    pub fn set_peer_starts(&mut self, starts: &[(IpAddr, PathSettings)]) -> Result<(), Error> {
         if !starts.is_empty() {
             self.attach_windows()?;
         }
@@ -305,26 +312,27 @@ impl Redirect {
             map.delete(&address)?;
         }
         for (address, start) in starts {
-            map.update(address, bytes(&start.value()))?;
-            self.peers.push(*address);
+            let address = mapped(*address);
+            map.update(&address, bytes(&layout::peer_settings(*start)))?;
+            self.peers.push(address);
         }
         Ok(())
     }
 
-    /// Accepts SYN options from these addresses only. Addresses are 16 bytes, v4-mapped for IPv4.
+    /// Accepts SYN options from these addresses only.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn set_syn_option_peers(&mut self, addresses: &[[u8; 16]]) -> Result<(), Error> {
+    pub fn set_syn_option_peers(&mut self, addresses: &[IpAddr]) -> Result<(), Error> {
         let map = self.shared.get(map::SYN_OPTION_PEERS);
         for address in addresses {
-            map.update(address, &1_u32.to_ne_bytes())?;
+            map.update(&mapped(*address), &1_u32.to_ne_bytes())?;
         }
         // Removed last: a peer that stays must never count as unauthorized.
         let former = std::mem::replace(&mut self.syn_option_peers, addresses.to_vec());
         let gone = former.iter().filter(|address| !addresses.contains(address));
         for address in gone {
-            map.delete(address)?;
+            map.delete(&mapped(*address))?;
         }
         Ok(())
     }
@@ -356,7 +364,7 @@ impl Redirect {
     fn write_rules(
         &self,
         generation: u8,
-        compiled: &BTreeMap<PrefixSpec, types::candidates>,
+        compiled: &BTreeMap<Prefix, types::candidates>,
     ) -> Result<(), Error> {
         let mut each = compiled.iter();
         each.try_for_each(|(prefix, value)| {
@@ -639,20 +647,15 @@ pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Optio
     Some(Arc::clone(&maps[at]))
 }
 
-fn rule_key(generation: u8, prefix: PrefixSpec) -> Vec<u8> {
+fn rule_key(generation: u8, prefix: Prefix) -> Vec<u8> {
     let key = types::rule_key {
-        prefix_bits: 32 + u32::from(prefix.bits),
+        // The generation comes before the address and always counts: one trie holds the rules in
+        // force and the next ones.
+        prefix_bits: 32 + u32::from(prefix.mapped_bits()),
         generation: u32::from(generation),
-        ip: rules::address(prefix.ip),
+        ip: layout::address(prefix.octets()),
     };
     bytes(&key).to_vec()
-}
-
-/// A plain struct of the program as the bytes a map takes.
-pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: the generated types are `repr(C)` integers with explicit padding,
-    // so every byte is initialised; the slice borrows `value`.
-    unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 
 /// The cgroup of this process, with or without privilege; on failure the error of the former.

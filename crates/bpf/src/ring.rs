@@ -79,11 +79,14 @@ impl Reader {
             }
             let start = self.head(position).as_ptr();
             let end = position % u64::from(DATA_BYTES) + (HEAD_BYTES + bytes) as u64;
+            // Records divide a page (types.h): none wraps, so the data are mapped once and not twice.
             assert!(end <= u64::from(DATA_BYTES), "a record of another length");
             // SAFETY: it ends within the data; it is not written again before
             // it is given back.
             let record = unsafe { std::slice::from_raw_parts(start.add(HEAD_BYTES), bytes) };
             let taken = take(record);
+            // A full barrier before the next look at the producers' position: the kernel wakes the
+            // reader only for a record that it finds first in the ring.
             self.read.position().store(after, Ordering::SeqCst);
             return Some(taken);
         }

@@ -8,7 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
+use posthaste_relay::accept_mode::AcceptMode;
+use posthaste_relay::policy::{Action, DataPath, Match, Prefix, Rule, SideOptions};
+
 use crate::error::Error;
+use crate::layout::address;
 use crate::objects::types;
 
 /// Rules that the program compares per destination prefix (`CANDIDATES_MAX`).
@@ -18,236 +22,210 @@ const PREFIXES_MAX: usize = 4096;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// What a rule does with a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Hand it to a worker.
-    Relay = 0,
-    /// Leave it to IP forwarding.
-    Forward = 1,
-    /// Have the worker answer with a reset.
-    Reject = 2,
+/// `ACCEPT_AT_SYN`, `ACCEPT_HOLDS` and `ACCEPT_YIELDS` of `enum accept_bits`.
+const ACCEPT_AT_SYN: u8 = 1;
+pub(crate) const ACCEPT_HOLDS: u8 = 2;
+const ACCEPT_YIELDS: u8 = 4;
+
+/// What the program does at a SYN under this mode.
+fn accept_bits(mode: AcceptMode) -> u8 {
+    let bits = [
+        (mode.connects_at_syn(), ACCEPT_AT_SYN),
+        (mode.holds_syn(), ACCEPT_HOLDS),
+        (mode.becomes_strict(), ACCEPT_YIELDS),
+    ];
+    let set = bits.iter().filter(|(holds, _)| *holds);
+    set.fold(0, |all, (_, bit)| all | bit)
 }
 
-/// What the redirect program does at a SYN that a rule relays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accept {
-    /// Report it to the worker, which connects to the server.
-    pub connects_at_syn: bool,
-    /// Hold it until the server has answered.
-    pub holds_syn: bool,
-    /// Hold it if the last connection to the server has failed.
-    pub becomes_strict: bool,
-}
-
-impl Accept {
-    /// `enum accept_bits` of the programs.
-    fn bits(self) -> u8 {
-        u8::from(self.connects_at_syn)
-            | u8::from(self.holds_syn) << 1
-            | u8::from(self.becomes_strict) << 2
-    }
-
-    /// Whether the SYN of an event with these bits was held.
-    pub(crate) fn is_held(bits: u8) -> bool {
-        bits & 2 != 0
+/// `enum action`
+fn action(action: Action) -> u8 {
+    match action {
+        Action::Relay => 0,
+        Action::Forward => 1,
+        Action::Reject => 2,
     }
 }
 
-/// A prefix: 16 address bytes, v4-mapped for IPv4, and the number of significant bits of the 128
-/// (IPv4 prefixes from 96).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PrefixSpec {
-    /// The first address.
-    pub ip: [u8; 16],
-    /// Number of leading bits that are significant.
-    pub bits: u8,
+/// Whether flows under a rule wait for an observed handshake.
+pub(crate) fn observes(rule: &Rule) -> bool {
+    rule.action == Action::Relay && rule.observe
 }
 
-/// One rule. Events carry its index in the list. An empty list of prefixes or ports matches
-/// everything.
-#[derive(Clone, Debug)]
-pub struct RuleSpec {
-    /// Prefixes of the original destination.
-    pub destinations: Vec<PrefixSpec>,
-    /// Prefixes of the client.
-    pub sources: Vec<PrefixSpec>,
-    /// Inclusive port ranges.
-    pub ports: Vec<(u16, u16)>,
-    /// What to do.
-    pub action: Action,
-    /// When to answer the client.
-    pub accept: Accept,
-    /// Initial congestion windows in segments, toward the client and toward the server; 0 keeps the
-    /// kernel's default.
-    pub windows: [u16; 2],
-    /// Forward flows until a handshake between the same two hosts was observed. The number is that
-    /// of the round trips that a relay shortens by its nearer half; the programs decide by it
-    /// whether relaying is worthwhile.
-    pub observe: Option<u8>,
-    /// Carry flows packet by packet where the packet path takes them.
-    pub packets: bool,
+/// Whether flows under a rule may take the packet path.
+pub(crate) fn wants_packet_path(rule: &Rule) -> bool {
+    rule.action == Action::Relay && rule.data_path == DataPath::Packet
 }
 
-impl RuleSpec {
-    /// Whether flows under it wait for an observed handshake.
-    pub(crate) fn observes(&self) -> bool {
-        self.action == Action::Relay && self.observe.is_some()
-    }
-
-    /// Whether flows under it may take the packet path.
-    pub(crate) fn wants_packet_path(&self) -> bool {
-        self.action == Action::Relay && self.packets
-    }
+/// Whether a rule sets initial congestion windows.
+pub(crate) fn sets_windows(rule: &Rule) -> bool {
+    [&rule.downstream, &rule.upstream].map(window) != [0; 2]
 }
 
-impl PrefixSpec {
-    const ALL: Self = Self {
-        ip: [0; 16],
-        bits: 0,
-    };
+/// The initial congestion window in segments; 0 keeps the kernel's default.
+fn window(side: &SideOptions) -> u16 {
+    u16::try_from(side.initial_window.unwrap_or(0)).unwrap_or(u16::MAX)
+}
 
-    fn mask(self) -> u128 {
-        u128::MAX
-            .checked_shl(128 - u32::from(self.bits))
-            .unwrap_or(0)
+/// The round trips over the whole path that a relay shortens: in early mode the handshake, and
+/// those in which the congestion window grows until a transfer fits (RFC 6928, RFC 5681). Chains
+/// may shorten more, which plans consider.
+fn rounds(rule: &Rule, chained: bool) -> u8 {
+    /// Transfer size without configuration: a median web object with what precedes it.
+    const TYPICAL: u32 = 64 << 10;
+    const INITIAL_WINDOW: u32 = 10 * 1448;
+    if chained {
+        return u8::MAX;
     }
+    let bytes = rule.transfer_bytes.unwrap_or(TYPICAL);
+    let (mut window, mut sent, mut rounds) = (INITIAL_WINDOW, INITIAL_WINDOW, 0);
+    while sent < bytes {
+        window = window.saturating_mul(2);
+        sent = sent.saturating_add(window);
+        rounds += 1;
+    }
+    rounds + u8::from(rule.accept.overlaps_handshakes())
+}
 
-    fn holds(self, other: Self) -> bool {
-        let (own, theirs) = (u128::from_be_bytes(self.ip), u128::from_be_bytes(other.ip));
-        self.bits <= other.bits && theirs & self.mask() == own
-    }
+/// The prefix that stands for an empty list: every address of both families.
+fn all() -> Prefix {
+    Prefix::new(Ipv6Addr::UNSPECIFIED.into(), 0).expect("no bit is set")
+}
 
-    fn family(self) -> u8 {
-        let mapped = self
-            .ip
-            .starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
-        if self.bits >= 96 && mapped {
-            AF_INET
-        } else {
-            AF_INET6
-        }
-    }
+/// Whether `inner` lies in `outer`. Other than [`Prefix::contains`] it compares bits alone, as the
+/// trie does: the program compares families by itself.
+fn holds(outer: Prefix, inner: Prefix) -> bool {
+    let (outside, inside) = (outer.octets(), inner.octets());
+    outer.mapped_bits() <= inner.mapped_bits()
+        && u128::from_be_bytes(inside) & outer.mask() == u128::from_be_bytes(outside)
+}
+
+fn family(prefix: Prefix) -> u8 {
+    if prefix.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
 /// One destination, source and port range of a rule.
-#[derive(Clone, Copy)]
-struct Candidate {
-    destination: PrefixSpec,
-    source: PrefixSpec,
+struct Candidate<'a> {
+    destination: Prefix,
+    source: Prefix,
     ports: (u16, u16),
     family: u8,
-    rule: usize,
-    action: Action,
-    accept: Accept,
-    windows: [u16; 2],
-    observe: Option<u8>,
-    packets: bool,
+    index: usize,
+    rule: &'a Rule,
 }
 
-impl Candidate {
+impl Candidate<'_> {
     /// Sorts the most specific first.
     fn order(&self) -> impl Ord + use<> {
         use std::cmp::Reverse;
         (
-            Reverse(self.destination.bits),
-            Reverse(self.source.bits),
+            Reverse(self.destination.mapped_bits()),
+            Reverse(self.source.mapped_bits()),
             self.ports.1 - self.ports.0,
-            self.rule,
+            self.index,
         )
     }
 
-    fn entry(&self) -> types::candidate {
+    fn entry(&self, chained: bool) -> types::candidate {
+        let rule = self.rule;
         types::candidate {
-            source: address(self.source.ip),
+            source: address(self.source.octets()),
             source_mask: address(self.source.mask().to_be_bytes()),
             port_first: self.ports.0,
             port_last: self.ports.1,
-            rule: u16::try_from(self.rule).expect("the configuration bounds the rules"),
-            window_down: self.windows[0],
-            window_up: self.windows[1],
-            action: self.action as u8,
-            accept: self.accept.bits(),
+            rule: u16::try_from(self.index).expect("the configuration bounds the rules"),
+            window_down: window(&rule.downstream),
+            window_up: window(&rule.upstream),
+            action: action(rule.action),
+            accept: accept_bits(rule.accept),
             family: self.family,
-            observe: self.observe.is_some().into(),
-            rounds: self.observe.unwrap_or(0),
-            data_path: self.packets.into(),
+            observe: rule.observe.into(),
+            rounds: if rule.observe {
+                rounds(rule, chained)
+            } else {
+                0
+            },
+            data_path: (rule.data_path == DataPath::Packet).into(),
         }
     }
 }
 
-/// The trie's content: destination prefix to its candidates.
+/// The trie's content: destination prefix to its candidates. `chained` says whether flows may be
+/// sent through other nodes.
 pub(crate) fn compile(
-    rules: &[RuleSpec],
-) -> Result<BTreeMap<PrefixSpec, types::candidates>, Error> {
-    let candidates: Vec<Candidate> = rules.iter().enumerate().flat_map(expand).collect();
-    let prefixes: BTreeSet<PrefixSpec> = candidates.iter().map(|one| one.destination).collect();
+    rules: &[Rule],
+    chained: bool,
+) -> Result<BTreeMap<Prefix, types::candidates>, Error> {
+    let candidates: Vec<Candidate<'_>> = rules.iter().enumerate().flat_map(expand).collect();
+    let prefixes: BTreeSet<Prefix> = candidates.iter().map(|one| one.destination).collect();
     if prefixes.len() > PREFIXES_MAX {
         return Err(Error::TooManyPrefixes {
             count: prefixes.len(),
             most: PREFIXES_MAX,
         });
     }
-    let entry = |prefix| Ok((prefix, collect(prefix, &candidates)?));
+    let entry = |prefix| Ok((prefix, collect(prefix, &candidates, chained)?));
     prefixes.into_iter().map(entry).collect()
 }
 
 /// Every combination of a rule's lists. Combinations of differing families are left out.
-fn expand((rule, spec): (usize, &RuleSpec)) -> Vec<Candidate> {
-    let mut all = Vec::new();
-    for &destination in or_all(&spec.destinations, &PrefixSpec::ALL) {
-        for &source in or_all(&spec.sources, &PrefixSpec::ALL) {
-            let Some(family) = common_family(spec, destination, source) else {
+fn expand((index, rule): (usize, &Rule)) -> Vec<Candidate<'_>> {
+    let matches = &rule.matches;
+    let mut combinations = Vec::new();
+    for destination in or_all(&matches.destinations, all()) {
+        for source in or_all(&matches.sources, all()) {
+            let Some(family) = common_family(matches, destination, source) else {
                 continue;
             };
-            for &ports in or_all(&spec.ports, &(0, u16::MAX)) {
-                all.push(Candidate {
+            for range in or_all(&matches.ports, 0..=u16::MAX) {
+                combinations.push(Candidate {
                     destination,
                     source,
-                    ports,
+                    ports: (*range.start(), *range.end()),
                     family,
+                    index,
                     rule,
-                    action: spec.action,
-                    accept: spec.accept,
-                    windows: spec.windows,
-                    observe: spec.observe,
-                    packets: spec.packets,
                 });
             }
         }
     }
-    all
+    combinations
 }
 
 /// The common family of both prefixes: 0 for either, `None` when they differ.
-fn common_family(spec: &RuleSpec, destination: PrefixSpec, source: PrefixSpec) -> Option<u8> {
-    let named = |list: &[PrefixSpec], one: PrefixSpec| (!list.is_empty()).then(|| one.family());
+fn common_family(matches: &Match, destination: Prefix, source: Prefix) -> Option<u8> {
+    let named = |list: &[Prefix], one: Prefix| (!list.is_empty()).then(|| family(one));
     match (
-        named(&spec.destinations, destination),
-        named(&spec.sources, source),
+        named(&matches.destinations, destination),
+        named(&matches.sources, source),
     ) {
         (Some(one), Some(other)) if one != other => None,
         (one, other) => Some(one.or(other).unwrap_or(0)),
     }
 }
 
-fn or_all<'a, T>(list: &'a [T], all: &'a T) -> &'a [T] {
+fn or_all<T: Clone>(list: &[T], all: T) -> Vec<T> {
     if list.is_empty() {
-        std::slice::from_ref(all)
+        vec![all]
     } else {
-        list
+        list.to_vec()
     }
 }
 
-fn collect(prefix: PrefixSpec, candidates: &[Candidate]) -> Result<types::candidates, Error> {
+fn collect(
+    prefix: Prefix,
+    candidates: &[Candidate<'_>],
+    chained: bool,
+) -> Result<types::candidates, Error> {
     let holding = candidates
         .iter()
-        .filter(|one| one.destination.holds(prefix));
-    let mut holding: Vec<&Candidate> = holding.collect();
+        .filter(|one| holds(one.destination, prefix));
+    let mut holding: Vec<&Candidate<'_>> = holding.collect();
+    // The program takes the first that matches.
     holding.sort_by_key(|one| one.order());
     if holding.len() > CANDIDATES_MAX {
         return Err(Error::TooManyCandidates {
-            prefix: format!("{}/{}", Ipv6Addr::from(prefix.ip), prefix.bits),
+            prefix: prefix.to_string(),
             count: holding.len(),
             most: CANDIDATES_MAX,
         });
@@ -257,52 +235,47 @@ fn collect(prefix: PrefixSpec, candidates: &[Candidate]) -> Result<types::candid
         list: [types::candidate::default(); CANDIDATES_MAX],
     };
     for (slot, one) in value.list.iter_mut().zip(holding) {
-        *slot = one.entry();
+        *slot = one.entry(chained);
     }
     Ok(value)
 }
 
-pub(crate) fn address(ip: [u8; 16]) -> types::address {
-    types::address { word: words(ip) }
-}
-
-/// The 16 bytes of an address as four words, as the programs store it.
-pub(crate) fn words(ip: [u8; 16]) -> [u32; 4] {
-    let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(ip.chunks_exact(4)) {
-        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::ops::RangeInclusive;
+
+    use posthaste_relay::policy::{SourceAddress, Timeouts};
+
     use super::*;
 
-    fn v4(a: u8, b: u8, bits: u8) -> PrefixSpec {
-        let mut ip = [0; 16];
-        ip[10..14].copy_from_slice(&[0xff, 0xff, a, b]);
-        PrefixSpec {
-            ip,
-            bits: 96 + bits,
-        }
+    fn v4(a: u8, b: u8, bits: u8) -> Prefix {
+        Prefix::new(Ipv4Addr::new(a, b, 0, 0).into(), bits).unwrap()
     }
 
-    fn rule(destinations: Vec<PrefixSpec>, ports: Vec<(u16, u16)>) -> RuleSpec {
-        RuleSpec {
-            destinations,
-            sources: vec![],
-            ports,
+    fn rule(destinations: Vec<Prefix>, ports: Vec<RangeInclusive<u16>>) -> Rule {
+        Rule {
+            name: String::new(),
+            matches: Match {
+                destinations,
+                sources: vec![],
+                ports,
+            },
             action: Action::Relay,
-            accept: Accept::default(),
-            windows: [0; 2],
-            observe: None,
-            packets: false,
+            accept: AcceptMode::EARLY,
+            observe: false,
+            source_address: SourceAddress::Auto,
+            proxy_protocol: false,
+            downstream: SideOptions::default(),
+            upstream: SideOptions::default(),
+            timeouts: Timeouts::default(),
+            data_path: DataPath::Socket,
+            transfer_bytes: None,
         }
     }
 
-    fn rules_at(prefix: PrefixSpec, rules: &[RuleSpec]) -> Vec<u16> {
-        let found = compile(rules).unwrap()[&prefix];
+    fn rules_at(prefix: Prefix, rules: &[Rule]) -> Vec<u16> {
+        let found = compile(rules, false).unwrap()[&prefix];
         found.list[..found.count as usize]
             .iter()
             .map(|one| one.rule)
@@ -314,38 +287,35 @@ mod tests {
     fn longer_prefix_inherits_rules() {
         let rules = [
             rule(vec![], vec![]),
-            rule(vec![v4(10, 0, 8)], vec![(80, 80)]),
+            rule(vec![v4(10, 0, 8)], vec![80..=80]),
             rule(vec![v4(10, 1, 16)], vec![]),
         ];
         assert_eq!(rules_at(v4(10, 1, 16), &rules), [2, 1, 0]);
         assert_eq!(rules_at(v4(10, 0, 8), &rules), [1, 0]);
-        assert_eq!(rules_at(PrefixSpec::ALL, &rules), [0]);
+        assert_eq!(rules_at(all(), &rules), [0]);
     }
 
     #[test]
     fn narrower_ports_first() {
         let rules = [
-            rule(vec![], vec![(0, 65535)]),
-            rule(vec![], vec![(80, 90)]),
-            rule(vec![], vec![(80, 90)]),
+            rule(vec![], vec![0..=65535]),
+            rule(vec![], vec![80..=90]),
+            rule(vec![], vec![80..=90]),
         ];
-        assert_eq!(rules_at(PrefixSpec::ALL, &rules), [1, 2, 0]);
+        assert_eq!(rules_at(all(), &rules), [1, 2, 0]);
     }
 
     #[test]
     fn contradicting_families_never_match() {
         let mut contradiction = rule(vec![v4(10, 0, 8)], vec![]);
-        contradiction.sources = vec![PrefixSpec {
-            ip: [0x20; 16],
-            bits: 16,
-        }];
-        assert!(compile(&[contradiction]).unwrap().is_empty());
+        contradiction.matches.sources = vec![Prefix::new("2000::".parse().unwrap(), 16).unwrap()];
+        assert!(compile(&[contradiction], false).unwrap().is_empty());
     }
 
     #[test]
     fn too_many_rules() {
         let rules = vec![rule(vec![v4(10, 0, 8)], vec![]); CANDIDATES_MAX + 1];
-        let error = compile(&rules).unwrap_err().to_string();
+        let error = compile(&rules, false).unwrap_err().to_string();
         assert!(error.contains("33 rules"), "{error}");
     }
 }

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::layout::bytes;
 use crate::object::{Map, Program};
 use crate::objects::syn_option::{self, map, program};
 use crate::objects::types;
-use crate::redirect::bytes;
 use crate::sys;
 
 /// `BPF_CGROUP_SOCK_OPS`

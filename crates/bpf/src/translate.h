@@ -82,7 +82,7 @@ static __always_inline bool load_header(struct __sk_buff *skb, struct tcp_header
 	return true;
 }
 
-/* Writes the changed header back, and mends the checksum. The difference leaves a
+/* Writes the changed header back, and corrects the checksum. The difference leaves a
  * checksum that the device will complete (CHECKSUM_PARTIAL) alone: that one covers only
  * the pseudo header, which does not change. */
 static __always_inline void store_header(struct __sk_buff *skb, struct tcp_header *header,

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `boot`: measures how fast a node starts and how much memory it takes.
+//! Times the start of a relay, and reads its memory.
 //!
-//! *Boot* is the time from the `exec` of the program, which is in the page cache, until the client
-//! has a byte back from the server through the node (see [`probe`] for how relayed bytes are told
-//! apart from forwarded ones). The new process itself records the time just before `exec`.
-//!
-//! *Memory* is that of the node's process and of every process it started, idle and then with many
-//! idle relays.
+//! The *start* is the time from the `exec` of the program, which is in the page cache, until the
+//! client has a byte back from the server through the relay (see [`probe`] for how relayed bytes
+//! are distinguished from forwarded ones). The new process itself records the time just before
+//! `exec`.
 
 pub(crate) mod memory;
 pub mod probe;
-mod report;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,134 +24,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use self::memory::Usage;
-use crate::echo::{self, Call, Echo};
-use crate::link::Link;
 use crate::netns::Namespace;
-use crate::network::{Family, Network};
-use crate::node::{Binary, Node};
-use crate::record::{self, Record};
+use crate::network::Network;
+use crate::record;
 use crate::scratch::Scratch;
 use crate::sys;
 
-const PORT: u16 = 7;
 /// Bound on the start and the stop of a node.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Idle relays opened at a time.
-const BATCH: usize = 200;
-/// Descriptors of the lab besides those of the connections.
-const SPARE_DESCRIPTORS: u64 = 200;
-
-/// Arguments of `posthaste-lab boot`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(flatten)]
-    binary: Binary,
-    /// Starts per number of workers and IP version
-    #[arg(long, default_value_t = 30)]
-    repeats: usize,
-    /// Numbers of workers
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
-    workers: Vec<usize>,
-    /// IP versions
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
-    families: Vec<Family>,
-    /// Idle relays to open; fewer when the descriptor limit is lower
-    #[arg(long, default_value_t = 2000)]
-    relays: usize,
-    /// Seed, for the record only: nothing here is random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the record and the chart go
-    #[arg(long, value_name = "DIR", default_value = "lab-output")]
-    output: PathBuf,
-}
-
-/// The boot times of one configuration, in milliseconds.
-#[derive(Debug)]
-struct Boots {
-    workers: usize,
-    family: Family,
-    total: Vec<f64>,
-    fork: Vec<f64>,
-}
-
-/// Memory with one number of workers.
-#[derive(Debug)]
-struct Footprint {
-    workers: usize,
-    idle: Vec<Usage>,
-    relays: usize,
-    loaded: Vec<Usage>,
-}
-
-/// Runs the experiment, prints its tables, writes record and chart.
-pub fn run(args: &Args) -> Result<()> {
-    let descriptors = echo::raise_descriptor_limit()?;
-    let mut record = Record::start("boot", args.seed);
-    let network = Network::line([Link::Veth, Link::Veth]).build()?;
-    let _server = Echo::start(network.server(), PORT)?;
-    let boots = measure_boots(args, &network)?;
-    let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2);
-    let relays = args.relays.min(possible.context("count descriptors")?);
-    if relays < args.relays {
-        let remark = format!("{relays} idle relays: RLIMIT_NOFILE {descriptors} allows no more.");
-        record.remarks.push(remark);
-    }
-    let footprint = |&workers: &usize| measure_memory(args, &network, workers, relays);
-    let footprints = args
-        .workers
-        .iter()
-        .map(footprint)
-        .collect::<Result<Vec<_>>>()?;
-    record.parameter("node", args.binary.version()?);
-    record.parameter("repeats", args.repeats);
-    report::fill(&mut record, &boots, &footprints);
-    record.publish(&args.output, [("svg", report::chart(&boots).svg())])
-}
-
-fn measure_boots(args: &Args, network: &Network) -> Result<Vec<Boots>> {
-    let binary = args.binary.find()?;
-    let boots = |(&workers, &family): (&usize, &Family)| Boots {
-        workers,
-        family,
-        total: Vec::new(),
-        fork: Vec::new(),
-    };
-    let pairs = args
-        .workers
-        .iter()
-        .flat_map(|w| args.families.iter().map(move |f| (w, f)));
-    let mut all: Vec<Boots> = pairs.map(boots).collect();
-    for boots in &all {
-        let target = SocketAddr::new(network.server_address(boots.family), PORT);
-        network.client().run_in(|| probe::check_path(target))?;
-        // Not counted: the program may not be in the page cache.
-        boot(network, &binary, boots.workers, target)?;
-    }
-    for repeat in 0..args.repeats {
-        eprintln!("boot: round {} of {}", repeat + 1, args.repeats);
-        for boots in &mut all {
-            let target = SocketAddr::new(network.server_address(boots.family), PORT);
-            let (total, fork) = boot(network, &binary, boots.workers, target)?;
-            boots.total.push(total.as_secs_f64() * 1000.0);
-            boots.fork.push(fork.as_secs_f64() * 1000.0);
-        }
-    }
-    Ok(all)
-}
-
-/// Starts a node, waits for the first byte it relays and stops it. Returns the time from `exec`
-/// until that byte, and the time that making the process took before `exec`.
-fn boot(
-    network: &Network,
-    binary: &Path,
-    workers: usize,
-    target: SocketAddr,
-) -> Result<(Duration, Duration)> {
-    let launch = Launch::new(network.node(0), binary, workers)?;
-    launch.time(network, target)
-}
 
 /// A node that is ready to start.
 #[derive(Debug)]
@@ -180,32 +57,29 @@ impl Launch {
         })
     }
 
-    /// Starts the node, waits for the first byte it relays to `target` and stops it. Returns the
-    /// time from `exec` until that byte, and the time that making the process took before `exec`.
-    pub(crate) fn time(
-        self,
-        network: &Network,
-        target: SocketAddr,
-    ) -> Result<(Duration, Duration)> {
+    /// Starts the node, waits for the first byte that it relays to `target` and stops it. Returns
+    /// the time from `exec` until that byte.
+    pub(crate) fn time(self, network: &Network, target: SocketAddr) -> Result<Duration> {
         let timed = time_start(network, self.command, target);
-        let (node, total, forked) =
+        let (node, took) =
             timed.with_context(|| format!("the node said: {}", message(&self.files)))?;
         // A node that is stopped before it is ready dies, and the next one waits until its guard
         // has cleaned up.
         await_ready(&self.ready)?;
         node.stop()?;
-        Ok((total, forked))
+        Ok(took)
     }
 }
 
 /// Starts a relay and waits for the first byte that it relays to `target`. Returns it with the time
-/// from `exec` until that byte, and the time that creating the process took before `exec`.
+/// from `exec` until that byte.
 pub(crate) fn time_start(
     network: &Network,
     mut command: Command,
     target: SocketAddr,
-) -> Result<(Running, Duration, Duration)> {
+) -> Result<(Running, Duration)> {
     let (mut noted, note) = io::pipe().context("make a pipe")?;
+    // The probes run before the relay starts, so that none of its time is lost to their start.
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
         let prober = scope.spawn(|| {
@@ -228,8 +102,9 @@ pub(crate) fn time_start(
         noted
             .read_exact(&mut nanoseconds)
             .context("read the time of exec")?;
+        // The parent's fork and the child's set-up are the lab's work, not the relay's.
         let forked = Duration::from_nanos(u64::from_ne_bytes(nanoseconds));
-        Ok((relay, first?.duration_since(start) - forked, forked))
+        Ok((relay, first?.duration_since(start) - forked))
     })
 }
 
@@ -264,6 +139,7 @@ fn launch(
         "version = 1\n[node]\nworkers = {workers}\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n[defaults]\nobserve = false\n"
     );
     record::write_file(&config, &text)?;
+    // A pipe would need a reader; a node that fills it would stop.
     let output = File::create(files.path().join("output")).context("make an output file")?;
     let mut command = namespace.command(binary)?;
     command
@@ -292,6 +168,7 @@ impl Running {
                 Instant::now() < until,
                 "no byte was relayed within {PATIENCE:?}"
             );
+            // The probing thread measures; this one only must not take its CPU.
             thread::sleep(Duration::from_millis(5));
         }
         Ok(self)
@@ -322,44 +199,4 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn measure_memory(
-    args: &Args,
-    network: &Network,
-    workers: usize,
-    relays: usize,
-) -> Result<Footprint> {
-    eprintln!("boot: memory with {workers} workers and {relays} relays");
-    let config = format!("[node]\nworkers = {workers}\n");
-    let node = Node::builder(network.node(0), args.binary.find()?)
-        .config(&config)
-        .start()?;
-    let pid = node.process().pid();
-    let idle = memory::settled(|| memory::of_family(pid))?;
-    let target = SocketAddr::new(network.server_address(Family::V4), PORT);
-    let calls = network.client().run_in(|| open_idle(target, relays))?;
-    let open = node.counter("relays")?;
-    ensure!(
-        open == relays as u64,
-        "the node has {open} relays open, not {relays}"
-    );
-    let loaded = memory::settled(|| memory::of_family(pid))?;
-    drop(calls);
-    Ok(Footprint {
-        workers,
-        idle,
-        relays,
-        loaded,
-    })
-}
-
-/// Opens `count` connections that each have carried one byte there and back.
-fn open_idle(target: SocketAddr, count: usize) -> Result<Vec<Call>> {
-    let mut calls = Vec::with_capacity(count);
-    while calls.len() < count {
-        let batch = BATCH.min(count - calls.len());
-        calls.extend(echo::call(target, batch, PATIENCE)?);
-    }
-    Ok(calls)
 }

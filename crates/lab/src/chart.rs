@@ -144,6 +144,7 @@ impl Chart {
     /// The axis of values, from `start` to `end` on the page, and its ticks.
     fn value_axis(&self, start: f64, end: f64) -> (Scale, Vec<f64>) {
         let (smallest, largest) = self.range();
+        // Shares of different charts are compared by eye, which needs the same axis.
         let is_share = self.value_label.ends_with('%') && largest <= 100.0;
         let most = if is_share { 100.0 } else { largest * HEADROOM };
         let (ticks, spacing) = if smallest > 0.0 && largest / smallest >= DECADES_MIN {

@@ -81,6 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let mut record = Record::start("fleet", args.seed);
     let binary = args.binary.find()?;
+    // Every played node has a connection.
     raise_descriptor_limit()?;
     let namespace = Namespace::new()?;
     let nodes = usize::from(args.nodes);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    boot, compare, demo, fleet, hit_rate, load, planning, record, router_churn, synflood,
+    compare, demo, fleet, load, planning, record, router_churn, synflood,
     transfers::{line, overlay},
 };
 
@@ -27,13 +27,9 @@ enum Command {
     TransferTimes(line::Args),
     /// Flood a server behind a node with spoofed SYNs.
     Synflood(synflood::Args),
-    /// Compute what share of a web-like mix of connections a node relays that observes first.
-    HitRate(hit_rate::Args),
     /// Play many connections over a masquerading router while it changes and its node dies, with and
     /// without the node.
     RouterChurn(router_churn::Args),
-    /// Measure how fast a node starts and how much memory it takes.
-    Boot(boot::Args),
     /// Measure what nodes cost beside IP forwarding, HAProxy and nginx.
     Compare(compare::Args),
     /// Generate load, or serve it, for `compare`.
@@ -54,9 +50,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::TransferTimes(args) => line::run(args),
         Command::Synflood(args) => synflood::run(args),
-        Command::HitRate(args) => hit_rate::run(args),
         Command::RouterChurn(args) => router_churn::run(args),
-        Command::Boot(args) => boot::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),

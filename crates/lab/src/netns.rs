@@ -24,18 +24,23 @@ use crate::{scratch, sys};
 const SETTINGS: &[(&str, &str)] = &[
     // Otherwise a connection would begin with the window and the threshold of the one before.
     ("net.ipv4.tcp_no_metrics_save", "1"),
+    // The kernel derives its defaults from the memory of the host; windows must not depend on that.
     ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
     ("net.ipv4.tcp_wmem", "4096 16384 4194304"),
     ("net.ipv4.tcp_slow_start_after_idle", "1"),
+    // Hosts differ in these, and each changes handshakes or recovery from loss.
     ("net.ipv4.tcp_syncookies", "1"),
     ("net.ipv4.tcp_timestamps", "1"),
     ("net.ipv4.tcp_sack", "1"),
     ("net.ipv4.ip_forward", "0"),
     ("net.ipv4.ip_local_port_range", "32768 60999"),
+    // Nodes send from addresses of clients, and some tests have asymmetric routes: the filter would
+    // drop both. `default` applies to interfaces that come later.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
     ("net.ipv4.conf.all.src_valid_mark", "0"),
     ("net.ipv4.conf.default.src_valid_mark", "0"),
+    // A redirect would take the node off the path.
     ("net.ipv4.conf.all.accept_redirects", "0"),
     ("net.ipv4.conf.all.send_redirects", "0"),
     ("net.ipv6.conf.all.disable_ipv6", "0"),
@@ -153,15 +158,6 @@ impl Namespace {
         let path = sysctl_path(key);
         self.run_in(|| fs::write(path, value))
             .with_context(|| format!("set {key} to {value}"))
-    }
-
-    /// Reads a sysctl, named with dots.
-    pub fn read_sysctl(&self, key: &str) -> Result<String> {
-        let path = sysctl_path(key);
-        let text = self
-            .run_in(|| fs::read_to_string(path))
-            .with_context(|| format!("read {key}"))?;
-        Ok(text.trim().to_owned())
     }
 }
 

@@ -140,6 +140,7 @@ fn tables(config: &str, observes: bool) -> String {
     if observes {
         config.to_owned()
     } else if config.contains(TABLE) {
+        // TOML allows a table once, so the line goes into the one that is there.
         config.replacen(TABLE, VOUCHED, 1)
     } else {
         // Appended, so that line numbers in errors stay right.

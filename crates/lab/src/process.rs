@@ -47,6 +47,7 @@ impl Process {
         let output = Scratch::new()?;
         let create = |file| File::create(output.path().join(file)).context("make an output file");
         command
+            // A program that reads a terminal would stop in the background.
             .stdin(Stdio::null())
             .stdout(create("stdout")?)
             .stderr(create("stderr")?);
@@ -74,6 +75,7 @@ impl Process {
     }
 
     fn read(&self, file: &str) -> String {
+        // The process may be within a character.
         let bytes = fs::read(self.path(file)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }

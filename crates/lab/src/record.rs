@@ -118,6 +118,7 @@ impl Record {
         let date: String = self
             .date
             .chars()
+            // Colons are not portable in file names.
             .filter(|c| !matches!(c, '-' | ':'))
             .collect();
         directory.join(format!("{}-{date}.{extension}", self.experiment))
@@ -274,6 +275,7 @@ fn describe_source() -> String {
         env!("CARGO_MANIFEST_DIR"),
         "describe",
         "--always",
+        // A record of uncommitted source cannot be repeated, and must show that.
         "--dirty",
         "--tags",
     ];

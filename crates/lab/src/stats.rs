@@ -11,6 +11,7 @@ pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;
+    // Type 7 of Hyndman and Fan, the default of R and NumPy.
     let rank = percent / 100.0 * last as f64;
     // `skip` needs an integer; rank is in 0..=last.
     let below = (0..=last).rev().find(|&index| index as f64 <= rank)?;

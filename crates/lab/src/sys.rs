@@ -43,6 +43,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
+        // The ferry reads until nothing is left.
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .map_err(|e| named("open /dev/net/tun", &e))?;
@@ -57,6 +58,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
+    // No IFF_VNET_HDR: with it the kernel would hand out segments larger than the MTU.
     let flags = libc::IFF_TUN | libc::IFF_NO_PI;
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).map_err(io::Error::other)?;
     // SAFETY: `request` is a valid `ifreq` that outlives the call, as TUNSETIFF wants.
@@ -82,6 +84,7 @@ pub(crate) fn epoll_wait_precise(
     // SAFETY: `events` has room for `room` entries; `timeout` is null or points to a `timespec`
     // that outlives the call; a null signal mask is allowed.
     let count = unsafe {
+        // `epoll_wait` rounds to milliseconds, too coarse for the delay of a packet.
         libc::epoll_pwait2(
             epoll.as_raw_fd(),
             events.as_mut_ptr(),
@@ -169,6 +172,7 @@ pub(crate) fn note_exec(command: &mut Command, start: Instant, mut pipe: PipeWri
 pub(crate) fn on_termination(handler: extern "C" fn(libc::c_int)) -> nix::Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(handler),
+        // Waiting threads must not get EINTR from a signal that is not for them.
         SaFlags::SA_RESTART,
         SigSet::empty(),
     );

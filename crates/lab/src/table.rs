@@ -7,13 +7,21 @@ use serde::{Deserialize, Serialize};
 
 /// A number with one decimal digit; a dash for `None`.
 pub(crate) fn cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
+    cell_with(value, 1)
+}
+
+/// A number with so many decimal digits; a dash for `None`.
+pub(crate) fn cell_with(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 /// A signed percentage; a dash for `None`.
 pub(crate) fn percent_cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
 }
+
+/// A column: its heading, and its cell in the row of a value.
+pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// A titled table. Every row has one cell per column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +44,20 @@ impl Table {
         }
     }
 
+    /// A table of `rows` by declared columns.
+    pub(crate) fn of<R>(
+        title: impl Into<String>,
+        rows: impl IntoIterator<Item = R>,
+        columns: &[Column<'_, R>],
+    ) -> Self {
+        let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+        let mut table = Self::new(title, &headings);
+        for row in rows {
+            table.push(columns.iter().map(|(_, cell)| cell(&row)));
+        }
+        table
+    }
+
     /// Appends a row. Panics when it does not have one cell per column.
     pub fn push<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let row: Vec<String> = cells.into_iter().map(Into::into).collect();
@@ -46,6 +68,15 @@ impl Table {
             self.title
         );
         self.rows.push(row);
+    }
+
+    /// Removes the columns in which every cell is a dash.
+    pub(crate) fn drop_empty_columns(&mut self) {
+        let is_used = |column: &usize| self.rows.iter().any(|row| row[*column] != "-");
+        let used: Vec<usize> = (0..self.columns.len()).filter(is_used).collect();
+        let kept = |cells: &[String]| used.iter().map(|&column| cells[column].clone()).collect();
+        self.columns = kept(&self.columns);
+        self.rows = self.rows.iter().map(|row| kept(row)).collect();
     }
 
     /// The table as GitHub-flavoured Markdown, the title in bold above it.
@@ -172,6 +203,16 @@ mod tests {
         for text in ["", "40/10", "1 worker, IPv4", "2 workers", "kept"] {
             assert!(!is_number(text), "{text}");
         }
+    }
+
+    #[test]
+    fn columns_of_dashes_dropped() {
+        let mut table = Table::new("times", &["way", "model", "time"]);
+        table.push(["direct", "-", "1"]);
+        table.push(["-", "-", "2"]);
+        table.drop_empty_columns();
+        assert_eq!(table.columns, ["way", "time"]);
+        assert_eq!(table.rows, [["direct", "1"], ["-", "2"]]);
     }
 
     #[test]

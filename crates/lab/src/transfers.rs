@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measures durations of transfers. One experiment over two topologies: a [`line`] of nodes and an
-//! [`overlay`].
+//! Measures durations of transfers. One experiment over several topologies: a [`line`] of nodes, an
+//! [`overlay`], and the networks of [`demo`](crate::demo).
 //!
 //! A topology lists its subjects (ways of carrying a transfer, one of them without nodes), groups
 //! them into tables and charts, and carries out single transfers. The rest is common: the transfers
@@ -174,7 +174,7 @@ impl Experiment {
     }
 
     /// Runs all transfers, `repeats` times, each time in another order.
-    fn run<T: Topology>(self, topology: &T) -> Result<Results> {
+    pub(crate) fn run<T: Topology>(self, topology: &T) -> Result<Results> {
         let (mut timings, mut failures) = (Timings::new(), Vec::new());
         let repeats = Repeats {
             experiment: self.name,

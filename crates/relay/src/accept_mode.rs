@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::opening::Opening;
+use crate::opening::Handshakes;
 
 /// The properties of a mode.
 struct Row {
@@ -111,14 +111,14 @@ impl AcceptMode {
         }
     }
 
-    /// The initial state of a flow of this mode.
-    pub(crate) fn open(self) -> Opening {
+    /// The initial state of the handshakes of a flow of this mode.
+    pub(crate) fn open(self) -> Handshakes {
         if self.holds_syn() {
-            Opening::held()
+            Handshakes::held()
         } else if self.connects_at_syn() {
-            Opening::unvalidated()
+            Handshakes::unvalidated()
         } else {
-            Opening::validated()
+            Handshakes::validated()
         }
     }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use posthaste_wire::header::NodeId;
 
-use crate::flow::Flow;
+use crate::flow::{Flow, mapped};
 use crate::policy::Prefix;
 
 /// Which clients may use the explicit listeners, and for which destinations.
@@ -168,7 +168,7 @@ fn last_v4(ip: Ipv6Addr) -> Ipv4Addr {
 impl Access {
     /// Whether a client without a key may send requests.
     pub fn admits(&self, client: IpAddr) -> bool {
-        let client = octets(client);
+        let client = mapped(client);
         self.clients.iter().any(|prefix| prefix.contains(client))
     }
 
@@ -199,13 +199,6 @@ impl Access {
         let mut allowing = self.destinations.iter();
         let allowed = allowing.any(|p| p.contains(server) && p.mapped_bits() >= bits);
         if allowed { Ok(()) } else { Err(special) }
-    }
-}
-
-fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -28,6 +28,20 @@ impl Flow {
         }
     }
 
+    /// A flow from addresses that are 16 bytes in network order, v4-mapped for IPv4, each with its
+    /// port in host order.
+    pub fn from_mapped(
+        (client_ip, client_port): ([u8; 16], u16),
+        (server_ip, server_port): ([u8; 16], u16),
+    ) -> Self {
+        Self {
+            client_ip,
+            server_ip,
+            client_port,
+            server_port,
+        }
+    }
+
     /// The address and port of the end point that sent the SYN.
     pub fn client(&self) -> SocketAddr {
         endpoint(self.client_ip, self.client_port)
@@ -49,7 +63,8 @@ impl Flow {
     }
 }
 
-fn mapped(ip: IpAddr) -> [u8; 16] {
+/// An address as 16 bytes in network order, v4-mapped for IPv4.
+pub fn mapped(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

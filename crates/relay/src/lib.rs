@@ -8,7 +8,6 @@
 //!
 //! This crate does not depend on how flows are redirected to the listeners: the worker uses the
 //! trait [`Intercept`](intercept::Intercept).
-//! speaks to an [`Intercept`](intercept::Intercept).
 
 pub mod accept_mode;
 pub mod access;
@@ -22,7 +21,7 @@ pub mod flow;
 pub mod frame;
 pub mod handshake_probe;
 pub mod intercept;
-pub mod opening;
+mod opening;
 pub mod outcome;
 mod pipes;
 pub mod policy;

@@ -47,7 +47,7 @@ pub enum SourceAddress {
 
 /// An address prefix of one family. IPv4 prefixes are stored v4-mapped, so `0.0.0.0/0` is
 /// `::ffff:0:0/96`. `::/0` contains no IPv4 address all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     address: u128,
     bits: u8,
@@ -92,7 +92,8 @@ impl Prefix {
         self.bits >= 96 && is_mapped(self.address)
     }
 
-    fn mask(&self) -> u128 {
+    /// Ones where a bit of the address counts.
+    pub fn mask(&self) -> u128 {
         u128::MAX
             .checked_shl(128 - u32::from(self.bits))
             .unwrap_or(0)

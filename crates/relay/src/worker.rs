@@ -20,6 +20,7 @@ mod inspect;
 mod linger;
 mod listeners;
 mod next_hops;
+mod opening;
 mod pace;
 mod pending_request;
 mod places;
@@ -27,15 +28,12 @@ mod preface;
 mod relaying;
 mod replay;
 mod reroute;
-mod restrain;
-mod silence;
 mod socket_io;
 mod syn_option;
 mod tally;
 mod time_wait;
 mod trial;
 mod user_timeout;
-mod wait;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -51,7 +49,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::Socket;
 
 use crate::black_holes::BlackHoles;
-use crate::chain::Path;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -69,7 +66,7 @@ pub use connect_request::ReplayGuard;
 use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
 use fresh::Fresh;
-use health::Failure;
+use health::Health;
 use inspect::Rules;
 use linger::Lingering;
 use listeners::Listeners;
@@ -153,11 +150,8 @@ pub(crate) struct Worker<I> {
     paces: Paces,
     /// Results of SYN options by peer.
     syn_options: SynOptions,
-    /// Recent failures, and until when routes with them are tried last.
-    down: HashMap<Failure, Duration>,
-    /// Resets without a reply by chain: the number since the last reply, and the time of the last
-    /// reset.
-    resets: HashMap<Path, (u32, Duration)>,
+    /// What has failed recently.
+    health: Health,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
     looks: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Bytes kept of flows that may have to take another route.
@@ -322,8 +316,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
-            down: HashMap::new(),
-            resets: HashMap::new(),
+            health: Health::default(),
             looks: BinaryHeap::new(),
             held: Held::default(),
             black_holes: BlackHoles::default(),
@@ -492,7 +485,7 @@ impl<I: Intercept> Worker<I> {
             self.on_requester_ready(key);
         } else if entry
             .pending()
-            .is_some_and(|pending| pending.hopping.is_some())
+            .is_some_and(|pending| pending.opening.is_hopping())
         {
             self.on_hop_ready(key, ready);
         } else if ready.writable {

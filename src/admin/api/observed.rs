@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `GET /observed`: the profiles of destinations that a node has learned by observing handshakes.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use posthaste_bpf::{Known, Trust};
@@ -50,7 +50,6 @@ impl Observed {
 
 impl Destination {
     fn of(known: &Known, now: Duration) -> Self {
-        let ip = |ip| Ipv6Addr::from(ip).to_canonical();
         let profile = &known.profile;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let state = match profile.trust {
@@ -60,8 +59,8 @@ impl Destination {
             Trust::Bypassed => "bypassed",
         };
         Self {
-            client: ip(known.client_ip),
-            server: SocketAddr::new(ip(known.server_ip), known.server_port),
+            client: known.client,
+            server: known.server,
             client_rtt_ms: ms(profile.client_rtt),
             server_rtt_ms: ms(profile.server_rtt),
             state: state.into(),

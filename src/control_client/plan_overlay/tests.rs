@@ -13,7 +13,7 @@ use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::SideOptions;
 
 use super::*;
-use crate::config::invariants::HOST;
+use posthaste_config::invariants::HOST;
 
 const FILE: &str = "version = 1\n[node]\nid = 1\n[[peer]]\nname = \"filed\"\nid = 3\n\
     address = \"192.0.2.3:4480\"\nkey = \"0303030303030303030303030303030303030303030303030303030303030303\"\n\

@@ -8,8 +8,8 @@ use anyhow::{anyhow, bail, ensure};
 use posthaste_control::message::{NodeNumber, Prefix};
 
 use super::documents::{PrefixEntry, PrefixTable, Prefixes};
-use crate::config::prefix_text;
 use crate::controller::server::{Inner, Server};
+use posthaste_config::prefix_text;
 
 /// Prefixes that the API may set.
 const PREFIXES_MAX: usize = 10_000;

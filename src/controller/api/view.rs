@@ -55,7 +55,7 @@ pub(super) fn nodes(server: &Server) -> Nodes {
     }
 }
 
-fn node_of(inner: &Inner, node: &crate::config::controller::Node, now: Duration) -> Node {
+fn node_of(inner: &Inner, node: &posthaste_config::controller::Node, now: Duration) -> Node {
     let session = inner.sessions.get(&node.id);
     let known = inner.state.registry.nodes().get(&node.id);
     let state = match (session, known) {

@@ -29,7 +29,7 @@ node = \"rome\"
 
 /// Nobody has come. The name is that of its store.
 pub(in super::super) fn server(name: &str) -> Arc<Server> {
-    let host = &crate::config::invariants::HOST;
+    let host = &posthaste_config::invariants::HOST;
     let config = Controller::parse("controller.toml".as_ref(), CONFIG, host).unwrap();
     let path = std::env::temp_dir().join(format!("ph-{name}-{}.redb", std::process::id()));
     let _ = std::fs::remove_file(&path);

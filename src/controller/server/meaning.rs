@@ -7,7 +7,7 @@ use posthaste_control::message::{NodeNumber, Prefix};
 use posthaste_control::registry::Listed;
 use posthaste_control::rib::Settings;
 
-use crate::config::controller::Controller;
+use posthaste_config::controller::Controller;
 
 /// How a configuration wants plans to be made.
 pub(super) fn settings(config: &Controller) -> Settings {

@@ -4,9 +4,9 @@
 use posthaste_wire::auth::Key;
 
 use super::*;
-use crate::config::Config;
-use crate::config::invariants::HOST;
 use crate::measure::reflector::{Reflector, Seen};
+use posthaste_config::Config;
+use posthaste_config::invariants::HOST;
 
 const NOW: Duration = Duration::from_secs(1_000);
 

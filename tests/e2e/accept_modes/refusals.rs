@@ -152,10 +152,10 @@ fn strict_refuses_like_network() {
         }
         until_counter(&node, "relays", 0);
         // All but those that the node's own routes refuse, which it only forwards.
-        let judged = cases
+        let strict = cases
             .iter()
             .filter(|(name, _)| !name.ends_with("on node 1"));
-        assert_eq!(counter(&node, "strict"), 2 * judged.count() as u64);
+        assert_eq!(counter(&node, "strict"), 2 * strict.count() as u64);
         assert_eq!(counter(&node, "half_open"), 0);
     }
 }
@@ -189,7 +189,7 @@ fn strict_stays_silent() {
         }
     });
     until_counter(&node, "relays", 0);
-    // A client that still repeats its SYN after the node gave up begins anew.
+    // A client that still repeats its SYN after the node gave up starts a new flow.
     assert!(counter(&node, "connect_timeout") >= 2);
     assert_eq!(counter(&node, "half_open"), 0);
 }

@@ -37,7 +37,7 @@ fn key_made_once() {
 /// A peer on lines 4 to 8, below a node's number on lines 2 and 3.
 const PEER: &str = "[node]\nid = 7\n[[peer]]\nname = \"a\"\nid = 8\naddress = \"192.0.2.8:4480\"\n";
 
-/// What follows a peer without a key, where the mistake is, and what is said of it.
+/// What follows a peer without a key, the position of the mistake, and its message.
 const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "",

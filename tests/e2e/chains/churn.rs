@@ -14,7 +14,7 @@ use crate::watch::Accounts;
 
 use super::Plan;
 
-/// How many connections, unless [`COUNT_FROM`] says otherwise: what a few seconds suffice for.
+/// How many connections, unless [`COUNT_FROM`] sets another number: as many as take a few seconds.
 const CONNECTIONS: u64 = 300;
 /// Names the environment variable with another count.
 const COUNT_FROM: &str = "POSTHASTE_CHURN";
@@ -61,9 +61,10 @@ fn lossy_hops() {
     }
 }
 
-/// Every node has one relay for each connection, which ends as the connection does. One that the node
-/// before it has asked for again has another: it took the first hop for a silent one, and that relay ends
-/// without a client, or two lost SYNs in a row made this node give up its own hop.
+/// Every node has one relay for each connection, which ends with the connection. A node that
+/// received the request a second time has one more: the previous node took its first hop for
+/// silent, and that relay ends without a client, or two lost SYNs in a row made this node give up
+/// its own hop.
 fn assert_ended(
     mut ended: BTreeMap<String, u64>,
     expected: &[(&str, u64)],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose host has a wrong clock, and no controller that tells it the time.
+//! A node on a host with a wrong clock, without a controller that sends it the time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -30,8 +30,8 @@ fn far_apart() -> Network {
     network([Link::Veth, far, Link::Veth])
 }
 
-/// Two nodes, the first of which goes by the clock. It has one worker, as each finds out for itself
-/// who refuses it, and keeps so many hops to the second.
+/// Two nodes, of which the first uses the wrong clock. It has one worker, because each worker
+/// learns of refusals separately, and keeps this number of warm hops to the second.
 fn start(network: &Network, plan: &Plan<'_>, pool_min: usize, clock: &WrongClock) -> [Node; 2] {
     let second = start_in(network.node(1), &plan.config(network, 1));
     let config = plan.config(network, 0);
@@ -45,7 +45,7 @@ fn start(network: &Network, plan: &Plan<'_>, pool_min: usize, clock: &WrongClock
     [first, second]
 }
 
-/// Waits until the node that refuses says why: by so much is the other's clock ahead.
+/// Waits until the node that refuses logs the reason: how far the other's clock is ahead.
 fn until_logged(node: &Node, message: &str, reason: &str, ahead_ms: i64) {
     let mut log = Vec::new();
     let text = wait_until("a line of the log", SOON, || {
@@ -128,7 +128,7 @@ fn wrong_clock_early_whole() {
     }
 }
 
-/// Asks the server something. The answer must be whole, or the client reset.
+/// Sends a request to the server. The client must receive the whole answer, or a reset.
 fn is_answered(network: &Network, family: Family, listener: &TcpListener) -> bool {
     let to = target(network, family, listener);
     let mut client = dial(network.client(), to).expect("the node answers its client at once");
@@ -138,7 +138,7 @@ fn is_answered(network: &Network, family: Family, listener: &TcpListener) -> boo
         let mut answer = [0; 9];
         let answered = client.read_exact(&mut answer);
         if answered.is_err() {
-            // Nobody comes to the server, which is not to wait.
+            // No client connects, so the server must not wait.
             drop(dial(network.server(), to));
         }
         answered.map(|()| answer)
@@ -163,13 +163,13 @@ fn answer_once(listener: &TcpListener) {
     }
 }
 
-/// After a flow was refused the others did not ask, for a minute each time.
+/// After a refused flow, the worker sent the others no request for a minute.
 fn check_refused(first: &Node) {
     let refused = counter(first, "hops_refused_for_clock");
     assert!((1..=REFUSED_MAX as u64).contains(&refused), "{refused}");
 }
 
-/// The ends of a hop that waits challenge each other, and ask no clock.
+/// The ends of a warm hop authenticate each other by challenges, without a clock.
 // promise: K14
 #[test]
 fn wrong_clock_warm_hops() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes whose links are cut without a word, or that say nothing any more, while flows begin.
+//! Nodes with silently cut links, or that send nothing any more, while flows begin.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -91,7 +91,7 @@ impl Setup {
         )
     }
 
-    /// One of those beside it. The node on the path is asked nowhere.
+    /// One of the explicit nodes. The node on the path receives no requests.
     fn beside(self, network: &Network, node: usize) -> String {
         let others = (0..4).filter(|other| *other != node);
         let listener = SocketAddr::new(network.aside_address(node, self.hops), LISTENER_PORT);
@@ -171,8 +171,8 @@ struct Flow {
     took: Duration,
 }
 
-/// Begins flows one after the other, each of which sends a request with its number and waits for it
-/// to come back. Also how often each number has come to the server.
+/// Starts flows one after the other. Each sends a request with its number and waits for the number
+/// to return. Also counts how often the server received each number.
 fn flows(network: &Network, listener: &TcpListener, family: Family) -> (Vec<Flow>, Vec<u32>) {
     let (done, seen) = (AtomicBool::new(false), Mutex::new(HashMap::new()));
     let to = target(network, family, listener);
@@ -190,7 +190,7 @@ fn flows(network: &Network, listener: &TcpListener, family: Family) -> (Vec<Flow
         done.store(true, Ordering::Relaxed);
         flows
     });
-    let seen = seen.into_inner().expect("nobody panicked");
+    let seen = seen.into_inner().expect("no thread panicked");
     let times = (0..FLOWS).map(|number| seen.get(&number).copied().unwrap_or(0));
     (flows, times.collect())
 }
@@ -245,7 +245,7 @@ fn answer_one(mut server: TcpStream, done: &AtomicBool, seen: &Mutex<HashMap<u32
     let number = u32::from_be_bytes(number);
     *seen
         .lock()
-        .expect("nobody panicked")
+        .expect("no thread panicked")
         .entry(number)
         .or_insert(0) += 1;
     let _ = server.write_all(&number.to_be_bytes());
@@ -345,9 +345,9 @@ fn syn_option_hops_cut() {
     }
 }
 
-/// A node that is stopped still accepts and acknowledges, as its kernel does that. What it has
-/// acknowledged it may deliver yet, so that a flow is reset and not begun anew; those that come when
-/// this is known take the other way.
+/// The kernel of a stopped node still accepts and acknowledges. The node may later deliver
+/// acknowledged bytes, so the flow is reset and not sent again; flows that begin after the
+/// detection take the other next hop.
 // promise: K16, K15
 #[test]
 fn silent_acceptor() {

@@ -32,7 +32,7 @@ fn two_ways(accept: &str, warm: bool) -> Plan<'_> {
     }
 }
 
-/// Opens a connection that works, and tells how many relays each node has opened so far.
+/// Opens a connection that works, and returns how many relays each node has opened so far.
 fn open_and_check(network: &Network, family: Family, nodes: &[Node]) -> Vec<u64> {
     let listener = listen(network.server(), PORT);
     open_and_check_with(network, family, &listener, nodes)
@@ -110,12 +110,12 @@ fn silent_node_with_warm_hops() {
                 &[("input", &input), ("output", &output)],
             );
             let since = Instant::now();
-            // Flows that come meanwhile are lost with the hop that they were given, or come
-            // late: to a port of their own, where nobody takes them for others.
+            // Flows that begin meanwhile fail with their hop, or arrive late: on a port of their
+            // own, where the test does not mistake them for others.
             let target = target(&network, family, &elsewhere);
             let mut lost = Vec::new();
             while !is_down(&nodes[0], "node-1") {
-                assert!(since.elapsed() < SOON, "nobody notices");
+                assert!(since.elapsed() < SOON, "the node detects nothing");
                 lost.push(dial(network.client(), target));
                 thread::sleep(Duration::from_millis(20));
             }
@@ -131,7 +131,7 @@ fn silent_node_with_warm_hops() {
     }
 }
 
-/// What the node says of the health of a peer.
+/// The health of a peer, as the node reports it.
 fn is_down(node: &Node, peer: &str) -> bool {
     known_peer(node, peer)["health"]["usable"] == false
 }
@@ -149,8 +149,8 @@ fn known_peer(node: &Node, name: &str) -> Value {
     named.expect("it is listed").clone()
 }
 
-/// The first node has given its client's bytes away by then in early mode, so one flow of each of its
-/// workers may be reset before it knows.
+/// In early mode the first node has sent its client's bytes by then, so one flow of each worker
+/// may be reset before the node detects the failure.
 // promise: K3
 #[test]
 fn dead_later_node_avoided() {
@@ -181,7 +181,7 @@ fn dead_later_node_avoided() {
     }
 }
 
-/// Answers every connection with the byte that it says.
+/// Answers every connection with its byte.
 fn echo_bytes(listener: &TcpListener, done: &AtomicBool) {
     listener.set_nonblocking(true).expect("a socket");
     while !done.load(Ordering::Relaxed) {
@@ -251,7 +251,7 @@ fn silent_node_skipped() {
 /// client would have waited for a third.
 // promise: K19
 #[test]
-fn only_chain_asked_again() {
+fn only_chain_retried() {
     for accept in ["early", "strict", "late"] {
         for family in Family::ALL {
             let network = line_of(3);
@@ -322,7 +322,7 @@ fn no_chain_is_refused() {
     }
 }
 
-/// What a node may not do for one flow says nothing of others.
+/// A refusal of one flow does not affect the others.
 // promise: K6
 #[test]
 fn forbidden_destination_keeps_chain() {
@@ -345,13 +345,14 @@ fn forbidden_destination_keeps_chain() {
         let nodes = start_all(&network, configs);
         let opened = open_and_check(&network, Family::V4, &nodes);
         assert_eq!(opened, [1, 0, 1], "{accept}");
-        // It is asked anew for the next flow, unless the machine is so busy that it seems to be silent.
-        let asked_again = (0..10).any(|_| {
+        // The next flow uses the chain again, unless the machine is so busy that the node seems
+        // silent.
+        let retried = (0..10).any(|_| {
             let before = counter(&nodes[0], "hops_failed");
             let opened = open_and_check(&network, Family::V6, &nodes);
             assert_eq!((opened[0], opened[1]), (opened[2], 0), "{accept}");
             counter(&nodes[0], "hops_failed") > before
         });
-        assert!(asked_again, "{accept}, warm: {warm}");
+        assert!(retried, "{accept}, warm: {warm}");
     }
 }

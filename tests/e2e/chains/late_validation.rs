@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client whose proof reaches a node in the middle of a chain late.
+//! A client whose validation reaches a node in the middle of a chain late.
 
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,7 @@ struct Manner {
     hops: Family,
     warm: bool,
     option: bool,
-    /// The second node does what the first asks.
+    /// The second node accepts look-ups of the first.
     allowed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Manner {
         text
     }
 
-    /// The first asks the second, which sends flows on by a third.
+    /// The first node requests look-ups from the second, which sends flows over a third.
     fn configs(&self, network: &Network) -> [String; 3] {
         let access = match self.allowed {
             true => "allow_lookup = [\"node-0\"]\n",
@@ -133,7 +133,7 @@ fn forbidden_lookup_goes_direct() {
         }
         until_ended(&nodes[0], "finished", 2);
         assert_eq!(opened(&nodes), [2, 0, 0], "{hops}");
-        // Each worker asks once, and not again at once.
+        // Each worker tries once, and not again immediately.
         assert!((1..=2).contains(&counter(&nodes[0], "hops_cold")));
     }
 }
@@ -168,9 +168,9 @@ fn mutual_lookup_ends() {
     let manner = Manner::new("early");
     let config = |node: usize| {
         let other = 1 - node;
-        let asking = format!("[controller]\nlookup = \"node-{other}\"\n");
+        let requester = format!("[controller]\nlookup = \"node-{other}\"\n");
         let access = format!("allow_lookup = [\"node-{other}\"]\n");
-        manner.node(node, &access) + &manner.peer(&network, other) + &asking
+        manner.node(node, &access) + &manner.peer(&network, other) + &requester
     };
     let configs = [config(0), config(1) + &explicit(&network, 1)];
     let nodes = start_all(&network, configs.into_iter());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node beside the path whose plain connections, at the end of a chain, come back through the
-//! node that asked it: that one must not ask again, and again.
+//! An off-path node whose plain connections, at the end of a chain, return through the node that
+//! sent it the request: that node must not use the chain again.
 //!
 //! ```text
 //! client --- node 0 --- server
@@ -46,7 +46,8 @@ fn nodes(network: &Network, accept: &str, encapsulation: &str) -> [Node; 2] {
     [start_in(network.node(0), &on_path), requested]
 }
 
-/// Moves bytes both ways, ends in order, and tells how many relays either node had for that.
+/// Moves bytes in both directions, closes in order, and returns how many relays each node had for
+/// that.
 fn transfer(network: &Network, family: Family, nodes: &[Node; 2]) -> [u64; 2] {
     let before = nodes.each_ref().map(|node| counter(node, "relays_opened"));
     let listener = listen(network.server(), PORT);

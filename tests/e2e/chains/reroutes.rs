@@ -23,7 +23,7 @@ const TTL: u8 = 40;
 /// How often a busy machine may have noticed the cut before the flow has begun.
 const ATTEMPTS: usize = 5;
 
-/// A scene whose first hop is cut, of which the node on the path does not know yet.
+/// A fixture with a cut first hop, before the node on the path has detected that.
 fn cut_fixture() -> Fixture {
     let fixture = EARLY_OR_DIRECT.start();
     cut(fixture.network.aside(0));
@@ -61,14 +61,14 @@ fn ttls_at_the_server(family: Family) -> Option<Vec<u8>> {
     (rerouted(&fixture) == 1).then(|| syns.map(|syn| syn.ttl).collect())
 }
 
-/// What a client says that resets its connection, and what one that stays.
+/// Request of a client that resets its connection, and of one that stays.
 const RESETS: u8 = b'r';
 const STAYS: u8 = b's';
 
-/// Connects, says a byte, and waits until the node has it.
-fn begin(fixture: &Fixture, to: SocketAddr, says: u8) -> TcpStream {
+/// Connects, sends a byte, and waits until the node has it.
+fn begin(fixture: &Fixture, to: SocketAddr, request: u8) -> TcpStream {
     let mut client = dial(fixture.network.client(), to).expect("the node accepts at once");
-    client.write_all(&[says]).expect("the node takes it");
+    client.write_all(&[request]).expect("the node takes it");
     let address = client.local_addr().expect("a connected socket");
     until("the byte at the node", || {
         relay_of(&fixture.first, address).is_none_or(|relay| relay["bytes_up"] == 1)
@@ -86,8 +86,11 @@ fn accept_those_who_stay(listener: &TcpListener) -> Vec<TcpStream> {
         let mut byte = [0];
         match uninterrupted(|| server.read(&mut byte)) {
             Ok(1) if byte == [STAYS] => staying.push(server),
-            Ok(1) => assert!(receive_all(&mut server).reset, "a FIN that nobody has sent"),
-            Ok(_) => panic!("a FIN that nobody has sent"),
+            Ok(1) => assert!(
+                receive_all(&mut server).reset,
+                "a FIN that the client did not send"
+            ),
+            Ok(_) => panic!("a FIN that the client did not send"),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
     }

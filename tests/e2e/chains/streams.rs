@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ends, and who is told what, through a chain of three nodes.
+//! Ends and resets through a chain of three nodes.
 
 use std::net::{Shutdown, TcpListener};
 
@@ -43,7 +43,7 @@ fn all_ended(nodes: &[Node], outcome: &str, count: u64) {
 
 // promise: K7
 #[test]
-fn a_server_may_speak_first() {
+fn server_sends_first() {
     in_every_mode(|network, listener, nodes| {
         for family in Family::ALL {
             let mut pair = Pair::open(network, family, listener);
@@ -64,7 +64,7 @@ fn half_close_through_chain() {
                 mut client,
                 mut server,
             } = Pair::open(network, family, listener);
-            deliver(&mut client, &mut server, b"all I have to say");
+            deliver(&mut client, &mut server, b"all of my request");
             client.shutdown(Shutdown::Write).expect("it is open");
             expect_end(&mut server);
             for _ in 0..3 {
@@ -88,7 +88,7 @@ fn half_close_through_chain() {
     });
 }
 
-/// A client may close before the server has answered, and yet mean what it has said.
+/// A client may close before the server has answered; its bytes must still arrive.
 // promise: K7
 #[test]
 fn bytes_before_close_arrive() {
@@ -96,10 +96,10 @@ fn bytes_before_close_arrive() {
         for family in Family::ALL {
             let to = crate::support::target(network, family, listener);
             let mut client = crate::support::dial(network.client(), to).expect("it connects");
-            std::io::Write::write_all(&mut client, b"all I have to say").expect("it is open");
+            std::io::Write::write_all(&mut client, b"all of my request").expect("it is open");
             client.shutdown(Shutdown::Write).expect("it is open");
             let (mut server, _) = crate::support::accept(listener);
-            assert_eq!(crate::requests::read(&mut server, 17), b"all I have to say");
+            assert_eq!(crate::requests::read(&mut server, 17), b"all of my request");
             expect_end(&mut server);
             close(server, client);
         }

@@ -38,11 +38,11 @@ fn iperf3_moves_gigabytes_both_ways() {
     assert!(total > 3_600_000_000, "{total} bytes spliced");
 }
 
-/// What iperf3 says when the server has not yet done with the client before.
+/// The message of iperf3 while the server still serves the previous client.
 const BUSY: &str = "the server is busy running a test. try again later";
 
-/// Measures when the server has time. Returns how many connections that took: one to speak of the
-/// data and one for them, and one for each refusal.
+/// Measures when the server is free. Returns how many connections that took: one for control, one
+/// for data, and one for each refusal.
 fn measure(network: &Network, family: Family, options: &[&str]) -> u64 {
     let mut refusals = 0;
     let mut report = Value::Null;
@@ -54,7 +54,7 @@ fn measure(network: &Network, family: Family, options: &[&str]) -> u64 {
     });
     // iperf3 that prints JSON ends well even when it fails.
     assert_eq!(report["error"], Value::Null, "{report}");
-    // The receiver stops when it hears that the sender has done, whatever is still on its way.
+    // The receiver stops on the sender's control message, even with data still in flight.
     for (side, least) in [("sum_sent", 1_000_000_000), ("sum_received", 900_000_000)] {
         let bytes = report["end"][side]["bytes"].as_u64();
         assert!(bytes >= Some(least), "{bytes:?} {side}: {report}");

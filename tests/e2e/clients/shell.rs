@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A protocol in which the server speaks first, and both at once later: ssh.
+//! A protocol in which the server sends first, and both ends later at the same time: ssh.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -70,7 +70,7 @@ fn ssh_through_run() {
     }
 }
 
-/// Starts an sshd on the server that lets in whoever has the key beside its own.
+/// Starts an sshd on the server that accepts the key beside its own.
 fn start_sshd(network: &Network, files: &Path) -> Process {
     fs::create_dir_all(PRIVILEGE_SEPARATION).unwrap();
     for key in ["host", "user"] {

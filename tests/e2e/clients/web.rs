@@ -183,7 +183,7 @@ fn wrk(network: &Network, testbed: &str, options: &[&str]) -> u64 {
     let line = message
         .lines()
         .find_map(|line| line.split_once(" requests in "));
-    let (requests, _) = line.unwrap_or_else(|| panic!("wrk said {message}"));
+    let (requests, _) = line.unwrap_or_else(|| panic!("wrk printed {message}"));
     requests.trim().parse().unwrap()
 }
 

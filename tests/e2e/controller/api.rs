@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator asks a controller, and who may.
+//! The controller's API, and its authorization.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use crate::verbs::posthaste;
 const READ: &str = "read-read-read-read";
 const OPERATE: &str = "operate-operate-operate";
 
-/// A controller whose API wants tokens.
+/// A controller with an API that requires tokens.
 fn guarded(nodes: &[u64]) -> Testbed {
     let mut testbed = Testbed::new(nodes);
     let (read, operate) = (testbed.path("read"), testbed.path("operate"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unauthorized senders, and nodes that say what they must not.
+//! Unauthorized senders, and nodes that send forbidden messages.
 
 use std::io::{Read, Write};
 
@@ -99,7 +99,7 @@ fn oversized_messages_and_noise() {
         let why = node.go_away();
         assert!(why.starts_with("a message of"), "{why}");
     }
-    // Before a node has said who it is, little is taken of it.
+    // Before a node has identified itself, the controller reads only short messages from it.
     let mut stream = testbed.stream(&identity(1), FAMILIES[0]).unwrap();
     stream.send_raw(&[0, 1, 0, 0]).unwrap();
     let sent = stream.receive(SOON).unwrap();
@@ -127,7 +127,7 @@ fn lying_node_harms_itself() {
     let testbed = Testbed::new(&[1, 2, 3]);
     let mut nodes = [1, 2, 3].map(|number| testbed.node(number, FAMILIES[0]));
     let [one, two, three] = &mut nodes;
-    // 2 says that it is next to everybody, and that it holds a plan that there cannot be.
+    // Node 2 reports that it is near all others, and that it holds an impossible plan.
     let mut impossible = up(3, 1);
     impossible.state = LinkState::Up {
         rtt_us: 0,
@@ -157,7 +157,8 @@ fn shortened_links_attract_nothing() {
     let [one, two, three] = &mut nodes;
     one.report_links(&[up(2, 40), up(3, 60)]);
     three.report_links(&[up(1, 60), up(2, 40)]);
-    // By it the others would be 41 ms apart, though none of its lies is far from what they say.
+    // By its reports the others would be 41 ms apart, although none of them differs much from the
+    // others' reports.
     let mut lies = [up(1, 0), up(3, 0)];
     for lie in &mut lies {
         lie.state = LinkState::Up {
@@ -190,7 +191,7 @@ fn refusing_node_disconnected() {
     }
     let why = node.go_away();
     assert!(why.contains("again and again"), "{why}");
-    // Nor does it help to come anew.
+    // Reconnecting does not help.
     for round in 0..10 {
         let mut node = testbed.node(1, FAMILIES[1]);
         while node.stream.send(&nack).is_ok() {}

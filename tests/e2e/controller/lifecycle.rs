@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Controllers that end, start again, and let nobody in any more.
+//! Controllers that end, start again, and accept no streams any more.
 
 use nix::sys::signal::Signal;
 use posthaste_control::message::ToNode;
@@ -17,8 +17,8 @@ fn planned(testbed: &Testbed) -> [Node; 2] {
     nodes
 }
 
-/// Ends the controller, and sees that nodes that come back are told that their plan stands.
-fn goes_on_after(signal: Signal) {
+/// Ends the controller, and checks that reconnecting nodes receive a renewed lease of their plan.
+fn continues_after(signal: Signal) {
     let mut testbed = Testbed::new(&[1, 2]);
     let mut nodes = planned(&testbed);
     let plan_version = nodes[0].held.plan_version();
@@ -50,13 +50,13 @@ fn goes_on_after(signal: Signal) {
 // promise: O9
 #[test]
 fn restart_is_unnoticed() {
-    goes_on_after(Signal::SIGTERM);
+    continues_after(Signal::SIGTERM);
 }
 
 // promise: O9
 #[test]
 fn kill_loses_nothing() {
-    goes_on_after(Signal::SIGKILL);
+    continues_after(Signal::SIGKILL);
 }
 
 // promise: O9

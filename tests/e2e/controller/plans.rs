@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes come, tell their links, and are told what follows from them.
+//! Nodes connect, report their links, and receive the resulting plan.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ fn dead_link_leaves_plan() {
 fn leaving_node_leaves_plan() {
     let mut testbed = Testbed::new(&[1, 2, 3]);
     testbed.end(Signal::SIGTERM);
-    // The others are told when no plan that it follows stands any more.
+    // The others receive its removal when the TTL of its last plan has ended.
     testbed.more = "[plan]\nttl = \"2s\"\n".into();
     testbed.write_config();
     testbed.start();
@@ -185,6 +185,6 @@ fn keepalive_while_planning() {
         if words == 2 {
             break;
         }
-        assert!(begin.elapsed() < SOON, "the controller says nothing");
+        assert!(begin.elapsed() < SOON, "the controller sends nothing");
     }
 }

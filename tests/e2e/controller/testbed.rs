@@ -43,7 +43,7 @@ pub(crate) struct Testbed {
     process: Option<Process>,
     /// Nodes of the configuration: their numbers, from which all else follows.
     pub(crate) nodes: Vec<NodeNumber>,
-    /// How often something is said. Nodes of a test that does not look at them say nothing for long.
+    /// Keepalive interval. Nodes of a test without interest in it send nothing for a long time.
     pub(crate) keepalive_s: u32,
     /// What the configuration has besides.
     pub(crate) more: String,
@@ -52,12 +52,12 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// A controller that knows nodes of these numbers.
+    /// A controller with nodes of these ids.
     pub(crate) fn new(nodes: &[NodeNumber]) -> Self {
         Self::hurried(nodes, 60)
     }
 
-    /// The same, with streams on which something is said so often.
+    /// The same, with this keepalive interval.
     pub(crate) fn hurried(nodes: &[NodeNumber], keepalive_s: u32) -> Self {
         let host = Namespace::new().unwrap();
         let mut testbed = Self {
@@ -139,19 +139,19 @@ impl Testbed {
         });
     }
 
-    /// Asks the controller to read its configuration, and does not wait.
+    /// Makes the controller reload its configuration, without waiting.
     pub(crate) fn signal_reload(&self) {
         let process = self.process.as_ref().unwrap();
         process.signal(Signal::SIGHUP).unwrap();
     }
 
-    /// What the controller has said; nothing while it does not run.
+    /// The log of the controller; empty while it does not run.
     pub(crate) fn log(&self) -> String {
         let process = self.process.as_ref();
         process.map(Process::stdout).unwrap_or_default()
     }
 
-    /// Waits until the controller has said something.
+    /// Waits until the controller has logged this.
     pub(crate) fn until_logged(&self, words: &str) {
         let output_text = wait_until(words, SOON, || self.log().contains(words));
         assert!(output_text.is_ok(), "{words}: {}", self.log());
@@ -171,7 +171,7 @@ impl Testbed {
         Identity::from_hex(text.trim()).unwrap().public()
     }
 
-    /// A stream of somebody, who need not be a node.
+    /// A stream of any key, which may be no node's.
     pub(crate) fn stream(&self, who: &Identity, at: IpAddr) -> std::io::Result<Stream> {
         let config = Arc::new(tls::client(who, self.key()));
         let address = SocketAddr::new(at, STREAMS);
@@ -204,7 +204,7 @@ impl Testbed {
         (code, body.to_owned())
     }
 
-    /// A document of the API, asked for again where a plan is being made.
+    /// A document of the API, requested again while the controller plans.
     pub(crate) fn document(&self, target: &str) -> Value {
         let (mut code, mut body) = (0, String::new());
         until("a document", || {
@@ -237,7 +237,7 @@ pub(crate) fn identity(number: NodeNumber) -> Identity {
     Identity::from_hex(&secret(number)).unwrap()
 }
 
-/// What a node of this number says first.
+/// The first message of a node of this id.
 pub(crate) fn hello(number: NodeNumber) -> Hello {
     Hello {
         version: VERSION,
@@ -264,7 +264,7 @@ pub(crate) fn up(to: NodeNumber, rtt_ms: u32) -> Link {
 pub(crate) struct Node {
     pub(crate) stream: Stream,
     pub(crate) held: RouteTable,
-    /// What it was told, but for rows and welcomes.
+    /// The messages that it received, except for route updates and welcomes.
     pub(crate) sent: Vec<ToNode>,
 }
 
@@ -301,7 +301,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Hears the controller, as a node does, until something has been heard.
+    /// Receives messages of the controller, as a node does, until one matches.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + SOON;
         while !is_so(self) {
@@ -318,7 +318,7 @@ impl Node {
         match self.stream.receive(SOON).unwrap() {
             Some(ToNode::RouteUpdate(update)) => self.follow(&update),
             Some(other) => self.sent.push(other),
-            None => panic!("nothing is said: {:?}", self.sent.last()),
+            None => panic!("no message arrives: {:?}", self.sent.last()),
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests that are granted, and servers that cannot be reached: the client is told how, by an error
-//! (RFC 8803 §6.2.8) and an end in order.
+//! Granted requests for unreachable servers: the client receives an error (RFC 8803 §6.2.8) and a
+//! FIN.
 
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ fn a_refusal_is_error_96() {
     let explicit = ExplicitNode::start(&network, &converter(&network));
     for family in Family::ALL {
         let mut request = message(&[&connect(server(&network, family), &[])]);
-        // What the client said early must not turn the error into a reset.
+        // Early bytes of the client must not turn the error into a reset.
         request.resize(100_000, b'x');
         let mut client = send_to(&network, listener(&network, 0, family), &request);
         assert_eq!(receive_all(&mut client), error(96, 0), "{family}");
@@ -74,7 +74,7 @@ fn icmp_error_is_error_97() {
     assert_eq!(ended(&explicit.node, "upstream_unreachable"), 6);
 }
 
-/// What the node's own kernel says to it is as good as what a router says.
+/// An error from the node's own kernel counts like one from a router.
 // promise: Q4
 #[test]
 fn route_error_is_error_97() {
@@ -117,10 +117,10 @@ fn silence_is_error_65() {
     assert_eq!(ended(&explicit.node, "connect_timeout"), 2);
 }
 
-/// Nobody hears what becomes of the server, and nothing is left of the relay.
+/// No client remains to receive the server's answer, and no relay remains.
 // promise: Q4
 #[test]
-fn client_gone_before_answer() {
+fn client_closes_before_answer() {
     let network = fixture();
     let config = converter(&network) + "[defaults.timeouts]\nconnect = \"1s\"\n";
     let explicit = ExplicitNode::start(&network, &config);
@@ -138,7 +138,7 @@ fn client_gone_before_answer() {
     assert_eq!(explicit.settle(), 2);
 }
 
-/// Whoever does not stop is not listened to for ever.
+/// The node closes the connection of a client that does not stop sending.
 // promise: Q12
 #[test]
 fn client_continues_after_error() {

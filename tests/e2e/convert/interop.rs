@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client that somebody else wrote: libconvert's, preloaded into curl. It is no part of this
-//! repository, so the test runs only when asked for, with an environment variable that names it.
+//! An independent client: libconvert, preloaded into curl. It is not part of this repository, so
+//! the test runs only on request, with an environment variable that names it.
 
 use std::io::{Read, Write};
 use std::process::{Command, Output};
@@ -16,7 +16,7 @@ use super::converter;
 /// Names `libconvert_client.so`.
 const LIBRARY: &str = "POSTHASTE_LIBCONVERT";
 
-/// Fetches a page of the server with curl, whose connections go by way of the node.
+/// Fetches a page from the server with curl, through the node.
 fn curl(network: &Network, library: &str, family: Family, port: u16) -> Output {
     let server = match family {
         Family::V4 => network.server_address(family).to_string(),

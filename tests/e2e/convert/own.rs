@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What listens at the node's own host, and a cookie that clients were told.
+//! Services on the node's own host, and a configured cookie.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,14 +25,14 @@ fn config(network: &Network, destinations: &str, extra: &str) -> String {
     )
 }
 
-/// Asks for a connection to somewhere, and tells what the first bytes of the answer are.
+/// Requests a connection to a destination, and returns the first bytes of the answer.
 fn query(network: &Network, family: Family, to: IpAddr) -> Vec<u8> {
     let request = message(&[&connect(SocketAddr::new(to, PORT), &[])]);
     let mut client = send_to(network, listener(network, 0, family), &request);
     read(&mut client, 4)
 }
 
-/// The addresses of the node's host, one of which it got only after the node had started.
+/// The addresses of the node's host; one was added after the node had started.
 fn own_addresses(network: &Network, family: Family) -> [IpAddr; 3] {
     let late = match family {
         Family::V4 => "10.200.3.3",
@@ -76,7 +76,7 @@ fn own_address_allowed_by_name() {
     let network = fixture();
     let own = Family::ALL.map(|family| network.node_address(0, family));
     let allowed = format!("{ALL}, \"{}/32\", \"{}/128\"", own[0], own[1]);
-    let _asked = ExplicitNode::start(&network, &config(&network, &allowed, ""));
+    let _node = ExplicitNode::start(&network, &config(&network, &allowed, ""));
     let service = listen(network.node(0), PORT);
     for (family, own) in Family::ALL.into_iter().zip(own) {
         assert_eq!(query(&network, family, own), CONNECTED, "{own}");

@@ -22,7 +22,7 @@ use crate::watch::wait_for_line;
 
 use super::{CONNECTED, connect, converter, message, server};
 
-/// Says something to a node over each family, and asserts what it answers and how it counts that.
+/// Sends bytes to a node over each family, and asserts its answer and its counter.
 fn expect(request: impl Fn(&Network, Family) -> Vec<u8>, answer: &Received, reason: &str) {
     let network = fixture();
     let listening = ExplicitNode::start(&network, &converter(&network));
@@ -308,7 +308,7 @@ fn slow_client_reset() {
                         return;
                     }
                 }
-                panic!("all of it could be said, in {:?}", begin.elapsed());
+                panic!("the node read all of it, in {:?}", begin.elapsed());
             });
         }
     });

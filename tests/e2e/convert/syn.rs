@@ -48,11 +48,11 @@ fn request_in_syn() {
         for (count, family) in (1..).zip(Family::ALL) {
             let capture = Capture::start(network.client());
             let mut request = message(&[&connect(server(&network, family), &[])]);
-            request.extend_from_slice(b"said early");
+            request.extend_from_slice(b"sent early");
             let node = listener(&network, 0, family);
             let mut client = send_with_syn(network.client(), node, &request);
             let (mut server, _) = accept(&servers);
-            assert_eq!(read(&mut server, 10), b"said early");
+            assert_eq!(read(&mut server, 10), b"sent early");
             assert_eq!(read(&mut client, 4), CONNECTED);
             let syns = capture.syns_to(node.port());
             assert_eq!(syns[0].bytes, request.len(), "{family}");
@@ -67,7 +67,7 @@ fn request_in_syn() {
     }
 }
 
-/// A SYN proves nothing: its sender may be anybody.
+/// A SYN validates no address: its source may be forged.
 // promise: Q2
 #[test]
 fn request_in_syn_waits() {
@@ -89,7 +89,7 @@ fn request_in_syn_waits() {
             until("accepted SYN", || {
                 counter(&explicit.node, "explicit_connections") > before
             });
-            // The node answers again and again, and the client does not hear it.
+            // The node repeats its SYN-ACK, and the client does not receive it.
             until("another answer", || {
                 let segments = at_client.segments().into_iter();
                 segments.filter(|segment| segment.from == node).count() > 1

@@ -91,7 +91,7 @@ impl<'a> Hosts<'a> {
     fn namespace(&self, name: &str) -> &'a Namespace {
         let mut hosts = self.hosts.iter();
         let host = hosts.find(|(host, _)| *host == name);
-        host.unwrap_or_else(|| panic!("the document speaks of {name}"))
+        host.unwrap_or_else(|| panic!("the document has no host {name}"))
             .1
     }
 
@@ -136,7 +136,7 @@ impl<'a> Hosts<'a> {
         status["counters"][counter].as_u64().unwrap()
     }
 
-    /// Does what the blocks of a document say; what each command printed.
+    /// Runs the blocks of a document; returns the output of each command.
     pub(super) fn carry_out(&mut self, blocks: &[Block]) -> Vec<String> {
         assert!(!blocks.is_empty());
         let mut printed = Vec::new();
@@ -197,7 +197,7 @@ impl<'a> Hosts<'a> {
         lines.join("\n") + "\n"
     }
 
-    /// Starts a service as its unit says.
+    /// Starts a service as its unit specifies.
     fn start(&mut self, host: &str, service: &str) {
         let unit = Unit::read(service, &self.bin());
         for command in &unit.before {

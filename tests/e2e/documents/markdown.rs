@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fenced blocks of a document that say where they belong.
+//! The fenced blocks of a document that name their host.
 
 /// What is done with a block.
 #[derive(Clone, Debug, PartialEq, Eq)]

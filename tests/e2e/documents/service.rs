@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The units as `make install` puts them where systemd looks, and services as they say.
+//! The units as `make install` installs them, and services with their settings.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::binary;
 
 const UNITS: [&str; 2] = ["posthaste.service", "posthaste-controller.service"];
 
-/// What a unit says of a service.
+/// The settings of a service in its unit.
 #[derive(Debug, Default)]
 pub(super) struct Unit {
     user: String,
@@ -24,7 +24,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// The unit of a service whose programs are in `bin`.
+    /// The unit of a service with programs in `bin`.
     pub(super) fn read(service: &str, bin: &Path) -> Self {
         let path = repository(&format!("packaging/{service}.service.in"));
         let text = fs::read_to_string(path).unwrap();
@@ -67,7 +67,7 @@ impl Unit {
     }
 }
 
-/// Whether whoever runs the tests has a capability, to give it to others.
+/// Whether the user who runs the tests has a capability, to pass it on.
 fn is_held(name: &str) -> bool {
     let capability = name.parse::<Capability>().unwrap();
     caps::has_cap(None, CapSet::Permitted, capability).unwrap()

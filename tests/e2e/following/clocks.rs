@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes whose host has a wrong clock, or one that is set while they run.
+//! Nodes on hosts with a wrong clock, or with a clock that steps while they run.
 
 use nix::sys::signal::Signal;
 use posthaste_control::message::NodeNumber;
@@ -15,7 +15,7 @@ use crate::support::{Pair, SOON, counter, until};
 
 const HOUR_MS: i64 = 3_600_000;
 const OFFSET: &str = "posthaste_controller_clock_offset_seconds";
-/// What the log says of a wrong clock.
+/// The log message about a wrong clock.
 const WRONG: &str = "the clock of this host is not the controller's";
 
 /// Some nodes, or the controller, with clocks of their own.
@@ -67,7 +67,7 @@ fn until_probed(fixture: &Fixture, number: NodeNumber) {
     });
 }
 
-/// Waits until flows of one have gone over hops that waited, and over some that were opened for them.
+/// Waits until flows of one have used warm hops, and cold hops.
 fn until_cold_and_warm(fixture: &Fixture) {
     until("cold and warm hops", || {
         Family::ALL
@@ -95,12 +95,14 @@ fn wrong_clock_carries_flows() {
             check_nothing_refused(&fixture);
             until_off(&fixture, number, ahead_ms);
             until_off(&fixture, 3, 0);
-            until("it is told", || lines(&fixture, number, WRONG) == 1);
+            until("it logs the wrong clock", || {
+                lines(&fixture, number, WRONG) == 1
+            });
             assert_eq!(lines(&fixture, 3, WRONG), 0);
             let status = fixture.node(number).admin("status").unwrap();
             assert!(status.contains("the controller's: WRONG"), "{status}");
             let place = usize::try_from(number - 1).unwrap();
-            until("the controller knows", || {
+            until("the controller receives the offset", || {
                 let nodes = fixture.testbed.document("/v1/nodes");
                 let offset = &nodes["nodes"][place]["clock_offset_seconds"];
                 let off = offset.as_f64().map(|offset| offset - ahead_ms as f64 / 1e3);
@@ -132,7 +134,9 @@ fn clock_set_while_running() {
                 clock.set(ahead_ms);
                 visitors.until_more(5);
                 until_off(&fixture, *number, ahead_ms);
-                until("it is told", || lines(&fixture, *number, text) == count);
+                until("it logs the wrong clock", || {
+                    lines(&fixture, *number, text) == count
+                });
             }
             open.iter_mut().for_each(Pair::check);
         }

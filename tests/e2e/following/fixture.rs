@@ -55,7 +55,7 @@ pub(super) struct Settings {
     pub(super) controller: String,
     /// Nodes on the controller's list.
     pub(super) listed: Vec<NodeNumber>,
-    /// How often something is said on streams, in seconds.
+    /// Keepalive interval of streams, in seconds.
     pub(super) keepalive_s: u32,
     /// The round trip between one and two.
     pub(super) beside: Duration,
@@ -158,14 +158,14 @@ impl Fixture {
         self.nodes[place(number)] = Some(node);
     }
 
-    /// Ends a node in order: what was said last is kept at once then.
+    /// Ends a node in order, so that it stores the last plan that it received.
     pub(super) fn stop_node(&mut self, number: NodeNumber) {
         let mut node = self.nodes[place(number)].take().expect("it runs");
         let status = node.stop(SOON).expect("it ends");
         assert!(status.success(), "{status}");
     }
 
-    /// Where a node is asked for flows.
+    /// The address at which a node receives requests.
     pub(super) fn address(&self, number: NodeNumber, family: Family) -> IpAddr {
         match number {
             2 => self.network.aside_address(0, family),
@@ -197,7 +197,8 @@ impl Fixture {
         )
     }
 
-    /// Connects through one, sends bytes both ways, and tells which nodes carried them.
+    /// Connects through node one, sends bytes in both directions, and returns which nodes carried
+    /// them.
     pub(super) fn carry(&self, family: Family) -> Vec<NodeNumber> {
         let server = listen(self.network.server(), PORT);
         let (mut pair, encapsulations) = self.open(family, &server);
@@ -206,7 +207,7 @@ impl Fixture {
         encapsulations
     }
 
-    /// Connects through one, and tells which nodes carry the connection.
+    /// Connects through node one, and returns which nodes carry the connection.
     pub(super) fn open(&self, family: Family, server: &TcpListener) -> (Pair, Vec<NodeNumber>) {
         let mut pair = Pair::open(&self.network, family, server);
         pair.check();
@@ -241,8 +242,8 @@ impl Fixture {
         status["controller"].clone()
     }
 
-    /// Waits until the plan from one to three begins with the hop without nodes between, and one follows
-    /// it. Nobody need connect meanwhile.
+    /// Waits until the plan from one to three begins with the direct hop, and one applies it. No
+    /// client need connect meanwhile.
     pub(super) fn until_planned_without(&self) {
         until("a plan without two", || {
             let question = "GET /v1/explain?from=n1&to=n3&bytes=65536";
@@ -284,7 +285,7 @@ impl Fixture {
     }
 }
 
-/// What was said, where a test fails.
+/// The logs, printed when a test fails.
 impl Drop for Fixture {
     fn drop(&mut self) {
         if !std::thread::panicking() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What nodes that follow a controller are told that they must not believe.
+//! Messages of a controller that nodes must refuse.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,7 +26,7 @@ fn replayed_plan_refused() {
     fixture.testbed.end(Signal::SIGKILL);
     let (mut impostor, hello) = Impostor::await_one(&fixture.testbed);
     let ToController::Hello(hello) = hello else {
-        panic!("{hello:?} comes first");
+        panic!("{hello:?} is the first message");
     };
     let held = hello.holds.unwrap();
     let replayed = PlanVersion {
@@ -51,9 +51,9 @@ fn replayed_plan_refused() {
             ToController::Holds(plan_version) => Some(plan_version),
             _ => None,
         });
-        assert_eq!(answer, held, "what it holds goes on");
+        assert_eq!(answer, held, "it keeps its plan");
     }
-    // Rows that were changed on their way are asked for again.
+    // The node requests damaged updates again.
     update.plan_version.version += 1;
     impostor.deliver(&ToNode::RouteUpdate(update));
     impostor.until(|message| matches!(message, ToController::Nack { .. }).then_some(()));
@@ -93,7 +93,7 @@ fn forgeries_change_no_plan() {
     let mut settings = Settings::of(Family::V6);
     settings.listed.push(4);
     let fixture = Fixture::start(&settings);
-    // Says that it is next to everybody, and that there are links that cannot be.
+    // It reports that it is near all others, and links that cannot exist.
     let mut liar = fixture.testbed.node(4, FAMILIES[0]);
     let mut lies: Vec<Link> = NUMBERS.map(|number| up(number, 1)).to_vec();
     lies.push(Link {
@@ -113,7 +113,7 @@ fn forgeries_change_no_plan() {
     fixture
         .testbed
         .until_metric(&format!("{lied}{{reason=\"unauthorized\"}}"), 1.0);
-    // Nobody's key.
+    // A key of no node.
     if let Ok(mut stream) = fixture.testbed.stream(&identity(9), FAMILIES[1]) {
         assert!(stream.receive(SOON).is_err());
     }

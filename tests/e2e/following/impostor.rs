@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A controller that a test plays, with the real one's secret: it says what the real one never would.
+//! A controller that a test plays, with the real one's secret: it sends what the real one never
+//! sends.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, TcpStream};
@@ -21,8 +22,8 @@ pub(super) struct Impostor {
 }
 
 impl Impostor {
-    /// Takes the place of a controller that does not run any more, and lets node 1 in. Returns what it
-    /// said first, too.
+    /// Takes the place of a controller that has stopped, and accepts node 1. Also returns its
+    /// first message.
     pub(super) fn await_one(testbed: &Testbed) -> (Self, ToController) {
         let listener = listen_at(&testbed.host, (Ipv6Addr::UNSPECIFIED, STREAMS).into());
         let secret = std::fs::read_to_string(testbed.path("controller.key")).unwrap();
@@ -47,7 +48,7 @@ impl Impostor {
                 return (impostor, hello);
             }
         }
-        panic!("node 1 does not come");
+        panic!("node 1 does not connect");
     }
 
     pub(super) fn deliver(&mut self, message: &ToNode) {

@@ -67,7 +67,7 @@ fn dead_link_moves_new_flows() {
         fixture.cut(2, &three);
         fixture.until_planned_without();
         fixture.until_carried(&HOP);
-        // Who only saw it lose would go on to count that.
+        // A node that only saw it lose probes would continue to count that.
         fixture.until_dead(2, 3);
         fixture.restore(2);
         open.iter_mut().for_each(Pair::check);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of flows when the controller is gone, and when it comes back with what it has left.
+//! Flows while the controller is down, and after it returns with what remains of its store.
 
 use std::fs;
 

@@ -80,7 +80,7 @@ fn removed_node_keeps_old_flows() {
     fixture.testbed.nodes = vec![1, 3];
     fixture.testbed.reload();
     fixture.until_carried(&HOP);
-    until("it is told", || {
+    until("the controller closes the stream", || {
         let log = fixture.node(2).log();
         log.iter()
             .any(|line| line.contains("controller closed the stream"))
@@ -89,7 +89,7 @@ fn removed_node_keeps_old_flows() {
     fixture.testbed.nodes = vec![1, 2, 3];
     fixture.testbed.reload();
     fixture.until_carried(&CHAIN);
-    // The same while nobody is there to tell it.
+    // The same without a controller to send it.
     fixture.testbed.end(Signal::SIGKILL);
     fixture.testbed.nodes = vec![1, 3];
     fixture.testbed.write_config();

@@ -16,7 +16,7 @@ use crate::support::{PORT, SOON, firewall, listen, target, until};
 /// What a large transfer carries, in bytes.
 const LARGE: u64 = 300_000;
 
-/// What one says of connections to the server.
+/// The report of node one about connections to the server.
 fn explain(fixture: &Fixture, server: SocketAddr, size: Option<u64>) -> Value {
     let size = size.map(|bytes| format!(" --size {bytes}"));
     let words = format!("chains explain {server}{}", size.unwrap_or_default());
@@ -59,7 +59,7 @@ fn chain_for_learned_size() {
     let servers = Family::ALL.map(|family| target(&fixture.network, family, &listener));
     for server in servers {
         // Which probes are lost is left to chance.
-        let known = wait_until("a plan that knows of the loss", SOON * 4, || {
+        let known = wait_until("a plan with the loss", SOON * 4, || {
             let large = explain(&fixture, server, Some(LARGE));
             let small = explain(&fixture, server, Some(1000));
             taken(&large) == ["n2", "n3"] && taken(&small) == ["n3"]
@@ -70,7 +70,7 @@ fn chain_for_learned_size() {
         let before = explain(&fixture, server, None);
         assert_eq!(before["size"]["class"], 0, "{before:#}");
         assert_eq!(fixture.carry(family), HOP);
-        // As many as it takes: small ones have gone before.
+        // As many as it takes: smaller ones preceded.
         until("a size that was learned", || {
             for _ in 0..8 {
                 let (mut pair, _) = fixture.open(family, &listener);
@@ -106,7 +106,7 @@ fn nearest_node_by_measurement() {
     for hops in Family::ALL {
         let mut fixture = Fixture::start(&Settings::of(hops));
         let listener = listen(fixture.network.server(), PORT + 2);
-        // Three has connected to the servers for one, and knows how near they are.
+        // Node three has connected to the servers for one, and has measured their round-trip time.
         for family in Family::ALL {
             for _ in 0..4 {
                 assert_eq!(fixture.carry(family), CHAIN);
@@ -114,7 +114,7 @@ fn nearest_node_by_measurement() {
         }
         let measured = "posthaste_destinations_measured";
         until("word of three", || fixture.metric(3, measured) >= Some(2.0));
-        // One may have gone there itself before it had a plan, and forgets that.
+        // Node one may have connected there itself before it had a plan, and discards that.
         fixture.stop_node(1);
         fixture.start_node(1);
         let (kept, _) = fixture.testbed.more.split_once("[[prefix]]").unwrap();
@@ -134,7 +134,7 @@ fn nearest_node_by_measurement() {
     }
 }
 
-/// How often three, through which nobody connects, measures the link to another.
+/// How often node three, which carries no flows, measures the link to another.
 fn every(fixture: &Fixture, peer: &str) -> u64 {
     let links = fixture.node(3).admin_json("links").unwrap();
     let mut links = links["links"].as_array().unwrap().iter();
@@ -146,7 +146,7 @@ fn every(fixture: &Fixture, peer: &str) -> u64 {
 #[test]
 fn controller_sets_intervals() {
     let mut fixture = Fixture::start(&Settings::of(Family::V6));
-    until("as the controller says", || {
+    until("the intervals of the controller", || {
         [every(&fixture, "n1"), every(&fixture, "n2")] == [1000, 300]
     });
     let other = fixture
@@ -155,7 +155,7 @@ fn controller_sets_intervals() {
         .replace("interval = \"1s\"", "interval = \"7s\"");
     fixture.testbed.more = other.replace("\"300ms\"", "\"2s\"");
     fixture.testbed.reload();
-    until("as it says now", || {
+    until("its new intervals", || {
         [every(&fixture, "n1"), every(&fixture, "n2")] == [7000, 2000]
     });
     fixture.until_carried(&CHAIN);

@@ -40,7 +40,7 @@ fn prefixes_move_new_flows() {
     look(&fixture);
 }
 
-/// What the API and the tool say of all this.
+/// The reports of the API and the tool.
 fn look(fixture: &Fixture) {
     let explained = fixture
         .testbed
@@ -64,7 +64,7 @@ fn look(fixture: &Fixture) {
     assert!(!text.contains("absent"), "{text}");
     let ready = "posthaste_controller_plan_followers";
     fixture.testbed.until_metric(ready, 3.0);
-    until("one says so, too", || {
+    until("node one reports the same", || {
         let status = fixture.following(1);
         status["connected"] == true && status["plan"]["in_force"] == true
     });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose links are short and up, that takes flows and says that they are connected, and passes no bytes back.
+//! A node with short, working links that accepts flows, reports them as connected, and returns no
+//! bytes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -16,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Flows that may be lost before others go elsewhere: three, and those that a slow machine has begin meanwhile.
 const LOST_MAX: u32 = 6;
 
-/// Has two say all that nodes say to each other, and none of the bytes of flows.
+/// Lets node two send all messages between nodes, and none of the bytes of flows.
 fn swallow(fixture: &Fixture) {
     let rule = format!("tcp sport {LISTENER_PORT} meta length > 300 drop\n");
     firewall(fixture.host(2), "cut", &[("output", &rule)]);
 }
 
-/// Asks the server for something, and waits for the answer.
+/// Sends the server a request, and waits for the answer.
 fn query(fixture: &Fixture, family: Family, server: &TcpListener) -> io::Result<()> {
     let Pair {
         mut client,
@@ -53,7 +54,7 @@ fn swallowing_node_avoided() {
         assert!(lost > 0, "two swallows");
         let silent = fixture.metric(1, "posthaste_chains_silent_total");
         assert!(silent >= Some(1.0), "{silent:?}");
-        // Others would plan with it all the same, since nobody believes one node of another.
+        // Others still plan with it, because nodes accept no reports about other nodes.
         let explained = fixture
             .testbed
             .document("/v1/explain?from=n1&to=n3&bytes=65536");

@@ -22,7 +22,7 @@ pub(super) struct Visitors {
     done: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
     clients: Vec<JoinHandle<()>>,
-    /// To be told when no more come.
+    /// Signals that no more connections are to be opened.
     server: (Arc<AtomicBool>, JoinHandle<()>),
 }
 

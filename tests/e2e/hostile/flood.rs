@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! More connections than a node keeps of those that have not asked for anything.
+//! More connections without a request than a node holds.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -40,7 +40,7 @@ fn source(family: Family, network: usize, host: usize) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Opens silent connections from these sources until it is told to stop.
+/// Opens silent connections from these sources until `stop` is set.
 fn flood(
     network: &Network,
     node: SocketAddr,
@@ -80,7 +80,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Asks for a flow as the peer does, from such an address, and tells how long that took.
+/// Requests a flow as the peer, from this address, and returns how long that took.
 fn is_served(network: &Network, family: Family, from: IpAddr) -> Duration {
     let servers = listen(network.server(), PORT);
     let request = Draft::to_server(network, family).encode();
@@ -88,7 +88,7 @@ fn is_served(network: &Network, family: Family, from: IpAddr) -> Duration {
     let node = listener(network, 0, family);
     let client = dial_from(network.client(), SocketAddr::new(from, 0), node);
     let mut client = client.expect("the node accepts");
-    client.write_all(&request).expect("it can be said");
+    client.write_all(&request).expect("it can be sent");
     assert_eq!(read(&mut client, 24)[..5], [4, 0, 0, 20, 0]);
     let took = begun.elapsed();
     drop(accept(&servers));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who says to be a peer that opens a hop, and is not; and peers that speak out of turn.
+//! Connections that open a hop in the name of a peer, and peers that send messages out of turn.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ fn hello(me: u64, key_id: u32) -> Vec<u8> {
     dialing.hello().to_vec()
 }
 
-/// A hop as the peer opens it, and what was said for that.
+/// A hop as the peer opens it, with the messages sent for that.
 fn dial_hop(network: &Network, family: Family) -> (TcpStream, Dialer, Vec<u8>) {
     let mut dialing = Dialing::new(key(), KEY_ID, id(PEER), id(ME), nonce());
     let mut stream = send_to(network, listener(network, 0, family), dialing.hello());
@@ -56,7 +56,7 @@ fn an_unknown_key_is_refused() {
     expect(&network, "malformed", &reset, |_| hello(PEER, KEY_ID + 1));
 }
 
-/// Asserts that a node resets a connection after its challenge, and tells why.
+/// Asserts that a node resets a connection after its challenge, and logs why.
 fn refused_after_challenge(
     network: &Network,
     explicit: &ExplicitNode,
@@ -100,7 +100,7 @@ fn replayed_handshake_fails() {
         let mut stream = send_to(&network, listener(&network, 0, family), &overheard);
         assert_eq!(read(&mut stream, CHALLENGE).len(), CHALLENGE);
         refused_after_challenge(&network, &explicit, stream, count);
-        // The honest one goes on.
+        // The authentic connection continues.
         hop.write_all(&ping(4)).unwrap();
         assert_eq!(read(&mut hop, 8), pong(4));
     }
@@ -159,7 +159,7 @@ fn ping_instead_of_validation() {
     assert_eq!(explicit.settle(), 2);
 }
 
-/// After the flow is open its bytes are nobody's but the server's, whatever they look like.
+/// After the flow is open, its bytes go to the server only, even if they look like frames.
 // promise: Q10
 #[test]
 fn frame_within_flow() {
@@ -187,7 +187,7 @@ fn frame_within_flow() {
     assert_eq!(explicit.settle(), 2);
 }
 
-/// A key that both know, under which somebody else speaks.
+/// A key that both have, used by another node.
 // promise: Q10
 #[test]
 fn wrong_key_at_challenge() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests with an authentication tag that are worth nothing, or ask for what a peer may not have either.
+//! Requests with an invalid authentication tag, or for what a peer may not request either.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
@@ -16,7 +16,7 @@ use crate::support::{PORT, Pair, accept, listen, until_counter, until_ended};
 
 use super::{Draft, ME, PEER, config, expect, id};
 
-/// What a peer, or who says it is one, is told.
+/// The reply to a peer, or to a sender in its name.
 fn reply(reply: Reply) -> Received {
     Received::and_closed(&Acceptor::reply(reply))
 }
@@ -49,7 +49,7 @@ fn request_counts_once() {
 
 // promise: Q8
 #[test]
-fn another_key_is_no_ones() {
+fn other_key_refused() {
     let network = fixture();
     expect(&network, "auth", &reply(Reply::Denied), |family| {
         let mut draft = Draft::to_server(&network, family);
@@ -216,7 +216,8 @@ fn truncated_request() {
     assert_eq!(explicit.settle(), 0);
 }
 
-/// Where the client of a flow is not validated, whoever asked has to say so before any byte.
+/// If the client of a flow is not validated, the requester has to send the validation before any
+/// byte.
 // promise: Q11
 #[test]
 fn bytes_instead_of_validation() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs that speak to a running node.
+//! The verbs that query and control a running node.
 
 use std::process::Command;
 
@@ -122,7 +122,7 @@ fn status_names_everything() {
 /// Lines of the short status, at most.
 const LINES_MAX: usize = 10;
 
-/// What the node says of itself in short.
+/// The short status of the node.
 fn summary(node: &Node) -> String {
     let text = node.admin("status").unwrap();
     assert!(text.lines().count() <= LINES_MAX, "{text}");
@@ -181,16 +181,16 @@ fn list_limit() {
     let list = node.admin_json("relays list --limit 3").unwrap();
     assert_eq!(list["relays"].as_array().unwrap().len(), 3);
     assert_eq!(list["incomplete"], true);
-    // There are as many as asked for: no more are left out.
+    // The list has the requested length, and there are no more.
     let list = node.admin_json("relays list --limit 5").unwrap();
     assert_eq!(list["relays"].as_array().unwrap().len(), 5);
     assert_eq!(list["incomplete"], false, "{list}");
     assert_eq!(list["silent_workers"], 0, "{list}");
-    for (limit, says_more) in [(4, true), (5, false), (6, false)] {
+    for (limit, reports_more) in [(4, true), (5, false), (6, false)] {
         let text = node.admin(&format!("relays list --limit {limit}")).unwrap();
         assert_eq!(
             text.contains("there are more"),
-            says_more,
+            reports_more,
             "{limit}: {text}"
         );
     }

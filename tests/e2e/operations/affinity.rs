@@ -25,7 +25,7 @@ fn allowed(node: &Node, name: &str) -> String {
     let status = status.next().expect("there is such a thread");
     let mut lines = status.lines();
     let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    allowed.expect("Linux says so").trim().to_owned()
+    allowed.expect("Linux reports it").trim().to_owned()
 }
 
 /// The CPUs that this process may use.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that is killed: nobody takes a torn connection for a complete one, new connections go
+//! A node that is killed: no end takes a torn connection for a complete one, new connections go
 //! direct at once, and nothing of the node remains.
 
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ use crate::watch::{
     assert_nothing_left, installed, process_named, processes, programs_at, quiet, sockets,
 };
 
-/// A connection whose first packet is swallowed waits this long before it tries again.
+/// A connection waits this long before it repeats its lost first packet.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The name of the process that cleans up after a dead node.
@@ -50,7 +50,7 @@ fn both_ends_reset() {
     }
 }
 
-/// Writes to a stream that nobody reads, until nothing fits any more.
+/// Writes to a stream that is not read, until no byte fits any more.
 fn fill(stream: &mut TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let mut last = Instant::now();
@@ -164,7 +164,7 @@ fn finished_ports_without_guard() {
         send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
         node.kill().unwrap();
         until("end of every process", || processes(host).is_empty());
-        assert_eq!(installed(host).len(), 4, "nobody cleans up");
+        assert_eq!(installed(host).len(), 4, "no guard cleans up");
     });
 }
 
@@ -210,7 +210,7 @@ fn reuse_after(
     ports.map(reuse).collect()
 }
 
-/// Connects from a port, talks and closes; how long until both ends had heard each other.
+/// Connects from a port, exchanges bytes and closes; returns how long that took.
 fn use_port(
     network: &Network,
     family: Family,
@@ -341,7 +341,7 @@ fn restarted_guard_orderly_end() {
     assert_eq!(next.stop(SOON).unwrap().code(), Some(0));
 }
 
-/// A service manager runs a node as nobody in particular, with some capabilities.
+/// A service manager runs a node as user `nobody`, with some capabilities.
 // promise: F4
 #[test]
 fn unprivileged_guard_restarted() {
@@ -363,7 +363,7 @@ fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
 }
 
-/// Without its guard a dead node leaves its rules; they harm nobody, and `teardown` removes them.
+/// Without its guard a dead node leaves its rules; they do no harm, and `teardown` removes them.
 // promise: F4
 #[test]
 fn teardown_replaces_guard() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that is told to end: new flows are forwarded at once, open relays may finish until the
-//! deadline, the rest is reset, and nothing remains.
+//! A node that drains: it forwards new flows at once, lets open relays finish until the deadline,
+//! resets the rest, and leaves nothing behind.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::support::{
 };
 use crate::watch::{assert_nothing_left, installed, wait_for_line};
 
-/// Somebody flushes the host's rules, as some network managers do when they start.
+/// Another program flushes the host's rules, as some network managers do when they start.
 // promise: F10
 #[test]
 fn removed_rules_restored() {

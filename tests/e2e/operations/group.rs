@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may use the admin socket: root, the node's own user, and members of `admin.group`. Everybody
-//! else is told that, and not that there is no node.
+//! Who may use the admin socket: root, the node's own user, and members of `admin.group`. Other
+//! users receive that reason, and not that there is no node.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,7 +18,7 @@ const GROUP: u32 = 4_000_123;
 const OTHERS: u32 = 4_000_124;
 const NO_MORE: &str = "--clear-groups";
 
-/// Every verb that asks the node.
+/// Every verb that queries the node.
 const VERBS: [&str; 9] = [
     "status",
     "top --count 1 --interval 0.1",
@@ -120,7 +120,7 @@ fn closed_directory_named() {
     let directory = service.socket().parent().unwrap().to_owned();
     fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
     let mut node = start_as_root(&network, &service);
-    // The node says so itself.
+    // The node logs that itself.
     let warned = |node: &Process| node.stdout().contains("members of the group cannot enter");
     node.wait_until("a warning", SOON, warned).unwrap();
     let output = service.run_as(GROUP, NO_MORE, &with_socket(&service, "status"));

@@ -115,8 +115,7 @@ fn only_named_interfaces() {
     drop(listener);
 }
 
-/// What the node of this configuration says when it starts, `check` of its file, and `doctor`: of the
-/// interfaces.
+/// What a starting node with this configuration, `check` and `doctor` report about the interfaces.
 fn reports_of_interfaces(host: &Namespace, node: &Node) -> [String; 3] {
     let run = |words: &[&str]| {
         let mut command = host.command(binary()).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens when a node has no room: it steps aside. Nobody's connection fails for that.
+//! A node without room forwards new flows. No connection fails because of that.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -69,8 +69,8 @@ fn relays_again(network: &Network, node: &Node) {
     quiet(node);
 }
 
-/// The table fills while handshakes are under way: those that the node has begun go on, the
-/// others are forwarded, and no client waits for a repetition of its SYN.
+/// The table fills during handshakes: the node continues those that it has begun and forwards the
+/// others, and no client waits for a repetition of its SYN.
 // promise: D5
 #[test]
 fn flows_survive_full_table() {
@@ -103,7 +103,8 @@ fn flows_survive_full_table() {
     assert_eq!(server.peers().len(), 100);
 }
 
-/// A node told to relay more than its descriptors allow keeps some for itself.
+/// A node configured with more relays than its descriptors allow keeps some descriptors for
+/// itself.
 // promise: D5
 #[test]
 fn low_descriptor_limit() {
@@ -154,7 +155,7 @@ fn descriptors_exhausted_and_back() {
             let target = target(&network, family, &listener);
             let attempt = || {
                 let client = dial(network.client(), target)?;
-                greet(client, &listener)
+                exchange_bytes(client, &listener)
             };
             let attempts = std::iter::repeat_with(attempt);
             let pair = attempts
@@ -187,7 +188,7 @@ fn limit_files(node: &Node, limit: usize) -> usize {
 }
 
 /// Waits for the other end of a connection and lets a byte go each way, unless that takes long.
-fn greet(mut client: TcpStream, listener: &TcpListener) -> io::Result<Pair> {
+fn exchange_bytes(mut client: TcpStream, listener: &TcpListener) -> io::Result<Pair> {
     const PATIENCE: Duration = Duration::from_secs(3);
     client.set_read_timeout(Some(PATIENCE))?;
     client.write_all(b"?")?;

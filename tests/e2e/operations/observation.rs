@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node tells by itself: metrics, health, the log, notices to systemd.
+//! What a node reports by itself: metrics, health, the log, notifications to systemd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -48,7 +48,7 @@ fn status_metrics_log_agree() {
         expect_reset(&mut pair.client);
     }
     drop(listener);
-    // Nobody listens any more: answered early, then reset.
+    // No socket listens any more: the node answers early, then resets the client.
     let mut refused = dial(
         network.client(),
         (network.server_address(Family::V4), PORT).into(),
@@ -101,7 +101,7 @@ fn exported_metrics_documented() {
     assert!(absent.is_empty(), "only in operations.md: {absent:?}");
 }
 
-/// What `/metrics` says, by name and labels.
+/// The values of `/metrics`, by name and labels.
 pub(super) fn metrics(node: &Node, host: &Namespace) -> BTreeMap<String, f64> {
     let (code, page) = http_get(host, METRICS, "/metrics");
     assert_eq!(code, 200);
@@ -160,7 +160,7 @@ fn assert_counters(node: &Node, metrics: &BTreeMap<String, f64>) {
     }
 }
 
-/// One line for every relay, complete, whose numbers add up to the counters.
+/// One complete line for every relay; the numbers add up to the counters.
 fn assert_log(node: &Node) {
     let lines = relay_lines(node);
     let status = node.status().unwrap();
@@ -222,7 +222,7 @@ fn health_endpoints() {
     assert_eq!(http_get(host, METRICS, "/healthz"), (200, "ok\n".into()));
     assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
     assert_eq!(http_get(host, METRICS, "/nothing").0, 404);
-    // Nobody controls a node by way of its metrics address.
+    // The metrics address accepts no commands.
     assert_eq!(http_get(host, METRICS, "/status").0, 404);
     for interface in ["c0", "s0"] {
         host.ip(&format!("link del {interface}")).unwrap();
@@ -303,7 +303,7 @@ fn blocked_log_reader() {
 
 // promise: W4
 #[test]
-fn systemd_hears_of_every_change() {
+fn systemd_notified_of_changes() {
     let network = line();
     let directory = Scratch::new().unwrap();
     let path = directory.path().join("notify");

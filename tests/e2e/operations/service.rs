@@ -12,7 +12,7 @@ use posthaste_lab::scratch::Scratch;
 
 use crate::support::{SOON, binary};
 
-/// What the unit grants, of which a node needs these.
+/// What the unit grants; a node needs these.
 const CAPABILITIES: [&str; 4] = ["net_admin", "net_raw", "bpf", "perfmon"];
 
 /// The user that nodes and unauthorized senders are, and that user's group.
@@ -88,7 +88,7 @@ impl Service {
         Process::spawn("the service", command).unwrap()
     }
 
-    /// Starts the node and waits until it says that it is ready.
+    /// Starts the node and waits until it reports that it is ready.
     pub(super) fn start(&self, host: &Namespace, groups: &[u32]) -> Process {
         let mut node = self.spawn(host, groups);
         let is_ready = |node: &Process| node.stdout().contains("is ready\"");

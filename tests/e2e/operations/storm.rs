@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that comes and goes while clients connect without a pause: none of them notices, save
-//! those whose connection was open when the node was killed, or was opening when it attached.
+//! A node that starts and ends while clients connect without a pause: all succeed, except
+//! connections that were open at a kill, or opening when the node attached.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Failure {
     began: Instant,
     /// Printed with the others.
-    #[expect(dead_code, reason = "read by whoever reads the assertion")]
+    #[expect(dead_code, reason = "printed by the assertion")]
     error: String,
 }
 
@@ -68,7 +68,7 @@ impl Storm {
         Ended(self)
     }
 
-    /// What failed of the transactions that began at one of these times.
+    /// Failures of the transactions that began at one of these times.
     fn failures(&self, began: impl Fn(Instant) -> bool) -> Vec<Failure> {
         let mut failures = self.failures.lock().unwrap().clone();
         failures.retain(|failure| began(failure.began));
@@ -97,9 +97,9 @@ fn in_a_storm(network: &Network, storm: &Storm, events: impl FnOnce()) {
     });
 }
 
-/// To begin with, a node makes queueing disciplines; while the kernel puts them in place, and takes
-/// them away again, it drops what leaves by the interface. Whoever then misses the server's SYN-ACK
-/// is answered as the SYN is repeated, and the repetition looks like a new flow to the node.
+/// At its start a node adds queueing disciplines; while the kernel installs or removes them, it
+/// drops outgoing packets of the interface. A client that loses its SYN-ACK then repeats its SYN,
+/// and the repetition looks like a new flow to the node.
 // promise: F12
 #[test]
 fn storm_of_reloads_and_drains() {

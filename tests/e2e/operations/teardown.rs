@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `setup` and `teardown`: both say what they did, and do nothing the second time.
+//! `setup` and `teardown`: both report what they did, and change nothing the second time.
 
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;

@@ -14,7 +14,7 @@ use super::teardown::run;
 use crate::support::{SOON, binary, line, start};
 use crate::verbs::{assert_reports, failure_text};
 
-/// Settings below `/proc/sys/net/ipv4`: at first, and as they are wished for.
+/// Settings below `/proc/sys/net/ipv4`: at first, and with the values of `setup --tune`.
 const SETTINGS: [(&str, &str, &str); 4] = [
     ("tcp_slow_start_after_idle", "1", "0"),
     ("tcp_rmem", "4096 131072 6291456", "4096 1048576 6291456"),
@@ -22,7 +22,7 @@ const SETTINGS: [(&str, &str, &str); 4] = [
     ("tcp_mtu_probing", "0", "1"),
 ];
 
-/// A node that listens, with a peer whose key is in this directory.
+/// A node that listens, with a peer and its key in this directory.
 fn tables(directory: &Scratch) -> String {
     let key = directory.path().join("a.key");
     fs::write(&key, "5a".repeat(32)).unwrap();
@@ -104,7 +104,7 @@ fn get(host: &Namespace, name: &str) -> String {
 }
 
 const FIRST: [&str; 4] = [SETTINGS[0].1, SETTINGS[1].1, SETTINGS[2].1, SETTINGS[3].1];
-const WISHED: [&str; 4] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2, SETTINGS[3].2];
+const TUNED: [&str; 4] = [SETTINGS[0].2, SETTINGS[1].2, SETTINGS[2].2, SETTINGS[3].2];
 
 // promise: H2, H9
 #[test]
@@ -116,17 +116,17 @@ fn tune_and_restore() {
     host.run("teardown");
 
     let reported = host.run("setup --tune");
-    assert_eq!(host.settings(), WISHED);
-    for (name, first, wished) in SETTINGS {
-        let line = format!("net.ipv4.{name} = {wished} (was {first})\n");
+    assert_eq!(host.settings(), TUNED);
+    for (name, first, tuned) in SETTINGS {
+        let line = format!("net.ipv4.{name} = {tuned} (was {first})\n");
         assert!(reported.contains(&line), "{reported}");
     }
     assert_eq!(host.run("setup --tune"), "nothing to do\n");
-    assert_eq!(host.settings(), WISHED);
+    assert_eq!(host.settings(), TUNED);
     let reported = host.run("teardown");
     assert_eq!(host.settings(), FIRST);
-    for (name, first, wished) in SETTINGS {
-        let line = format!("net.ipv4.{name} = {first} (was {wished})\n");
+    for (name, first, tuned) in SETTINGS {
+        let line = format!("net.ipv4.{name} = {first} (was {tuned})\n");
         assert!(reported.contains(&line), "{reported}");
     }
     assert_eq!(host.run("teardown"), "nothing to do\n");
@@ -139,13 +139,13 @@ fn stopped_service_keeps_tuning() {
     let host = Host::new();
     host.run("setup --tune");
     host.run("teardown --keep-tuning");
-    assert_eq!(host.settings(), WISHED);
+    assert_eq!(host.settings(), TUNED);
     // A node that comes and goes neither.
     let directory = Scratch::new().unwrap();
     let mut node = start(&host.network, &tables(&directory));
-    assert_eq!(host.settings(), WISHED);
+    assert_eq!(host.settings(), TUNED);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
-    assert_eq!(host.settings(), WISHED);
+    assert_eq!(host.settings(), TUNED);
     // Any teardown puts it back, also one without the file.
     run(host.namespace(), "teardown");
     assert_eq!(host.settings(), FIRST);
@@ -165,7 +165,7 @@ fn foreign_changes_kept() {
     assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1", "0"]);
     assert_eq!(host.run("teardown"), "nothing to do\n");
 
-    // Once more worse than wished for: that is what is put back then.
+    // Again worse than the tuned value: `teardown` restores this one.
     host.run("setup --tune");
     set(host.namespace(), "tcp_rmem", "4096 65536 8000000");
     host.run("setup --tune");
@@ -200,7 +200,7 @@ fn doctors_fixes_work() {
         assert!(output.status.success(), "{command}: {output:?}");
     }
     assert_eq!(host.complaints(), []);
-    assert_eq!(host.settings(), WISHED);
+    assert_eq!(host.settings(), TUNED);
 }
 
 /// A host that starts with nothing in `/etc` and `/run`, in the network of a [`Host`].
@@ -223,7 +223,7 @@ impl Machine {
         self.directory.path().join("etc/sysctl.d/90-posthaste.conf")
     }
 
-    /// Runs a verb as on a machine whose first process is in this network.
+    /// Runs a verb as on a machine with process 1 in this network namespace.
     fn run(&self, words: &str) -> String {
         let directory = self.directory.path().display();
         let (program, file) = (binary(), self.host.file.display());
@@ -238,7 +238,7 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The machine starts again: what kernels come with, then what the file says.
+    /// The machine restarts: kernel defaults first, then the settings in the file.
     fn reboot(&self) {
         let run = self.directory.path().join("run");
         fs::remove_dir_all(&run).unwrap();
@@ -266,13 +266,13 @@ fn persistent_tuning() {
         "{reported}"
     );
     machine.reboot();
-    assert_eq!(machine.host.settings(), WISHED);
+    assert_eq!(machine.host.settings(), TUNED);
     // Again is nothing new, and forgets nothing.
     let written = fs::read_to_string(machine.boot_file()).unwrap();
     assert!(!machine.run("setup --tune --persist").contains("sysctl.d"));
     assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), written);
     machine.run("teardown --keep-tuning");
-    assert_eq!(machine.host.settings(), WISHED);
+    assert_eq!(machine.host.settings(), TUNED);
     assert!(machine.boot_file().exists());
     let reported = machine.run("teardown");
     assert!(
@@ -330,12 +330,12 @@ fn listeners_and_controllers_tuned() {
         changed
     };
     let fixed = "[node]\nid = 7\n[[listener]]\nmode = \"fixed\"\naddress = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n";
-    assert_eq!(tune(fixed), [FIRST[0], WISHED[1], FIRST[2], WISHED[3]]);
+    assert_eq!(tune(fixed), [FIRST[0], TUNED[1], FIRST[2], TUNED[3]]);
     let explicit = "[node]\nid = 7\n[[listener]]\n";
-    assert_eq!(tune(explicit), [FIRST[0], WISHED[1], WISHED[2], WISHED[3]]);
+    assert_eq!(tune(explicit), [FIRST[0], TUNED[1], TUNED[2], TUNED[3]]);
     // Where nothing is intercepted, no relay has to find out a path by itself.
     let requested = format!("{explicit}[transparent]\nenabled = false\n");
-    assert_eq!(tune(&requested), [FIRST[0], WISHED[1], WISHED[2], FIRST[3]]);
+    assert_eq!(tune(&requested), [FIRST[0], TUNED[1], TUNED[2], FIRST[3]]);
 }
 
 // promise: H9
@@ -344,8 +344,8 @@ fn transit_only_tuned_less() {
     let host = Host::new();
     fs::write(&host.file, "version = 1\n").unwrap();
     host.run("setup --tune");
-    let wished = [FIRST[0], FIRST[1], FIRST[2], WISHED[3]];
-    assert_eq!(host.settings(), wished);
+    let tuned = [FIRST[0], FIRST[1], FIRST[2], TUNED[3]];
+    assert_eq!(host.settings(), tuned);
     host.run("teardown");
     assert_eq!(host.settings(), FIRST);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routers that use what many kernels are built without. `make kernel-test` runs these rows in its emulated
-//! machine, whose kernel has all of it; everywhere else they are listed as ignored, and fail where the
-//! kernel lacks it.
+//! Routers with features that many kernels lack. `make kernel-test` runs these rows in its
+//! emulated machine, with a kernel that has all of them; elsewhere they are listed as ignored, and
+//! fail where the kernel lacks one.
 
 use super::probe::{answered, refused, silent};
 use super::row::Row;

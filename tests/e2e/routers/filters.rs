@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routers that filter: what they forbid stays forbidden, and they say so as before.
+//! Routers with filters: the node relays nothing that they forbid, and clients see the same
+//! refusals.
 
 use super::probe::{Probe, answered, refused, silent, unreachable};
 use super::row::Row;
@@ -129,7 +130,7 @@ fn client_added_to_a_set() {
     row.then(ban, banned).then(pardon, clients).run();
 }
 
-/// A router that nobody may log in to: of what is for the router itself only answers are let in.
+/// A router without logins: it accepts only answers to its own connections.
 // promise: X7
 #[test]
 fn input_policy_drop() {
@@ -147,7 +148,7 @@ fn input_policy_drop() {
     Row::new(build, open()).run();
 }
 
-/// The same router, which may not call anybody either.
+/// The same router, which may not open connections either.
 // promise: X7
 #[test]
 fn input_and_output_policy_drop() {

@@ -45,8 +45,9 @@ fn connections_an_hour() {
     Row::new(build, probes).run();
 }
 
-/// A small router whose table of connections is full with four: it forwards no new connection and opens none
-/// of its own. The kernel's own bound is one for all namespaces; this does what it does, where it does it.
+/// A small router with a connection table of four entries: when full, it forwards no new
+/// connection and opens none of its own. The kernel's own limit covers all namespaces; this rule
+/// has the same effect in the same place.
 // promise: X10
 #[test]
 fn table_of_connections_full() {

@@ -5,7 +5,7 @@ use super::probe::{Probe, answered, refused, silent, unreachable};
 use super::row::Row;
 use super::testbed::{ROUTER, Testbed};
 
-/// Two hosts on the ports of a bridge of the router, whose filters see what is bridged too.
+/// Two hosts on bridge ports of the router; its filters also see bridged packets.
 fn bridged() -> Testbed {
     let mut testbed = Testbed::new(&["client", "neighbour", ROUTER, "server"]);
     testbed.cable(["client", "eth0"], [ROUTER, "port1"]);
@@ -75,7 +75,7 @@ fn bridge_without_routing() {
     Row::new(bridged, probes).relays_none().run();
 }
 
-/// Beyond the router is a link of 1280 bytes, and nobody hears of packets that are too large for it.
+/// Beyond the router is a link with an MTU of 1280 bytes and without ICMP errors.
 fn narrow() -> Testbed {
     let mut testbed = Testbed::new(&["client", ROUTER, "near", "far", "server"]);
     testbed.cable(["client", "eth0"], [ROUTER, "lan"]);
@@ -124,7 +124,7 @@ fn narrow() -> Testbed {
     testbed
 }
 
-/// A subscriber's line (PPPoE, a tunnel) where somebody filters ICMP: the router clamps the segments.
+/// A subscriber's line (PPPoE, a tunnel) with ICMP filtered: the router clamps the MSS.
 // promise: X15
 #[test]
 fn narrow_uplink_with_clamping() {
@@ -207,10 +207,10 @@ fn uplink_renamed() {
     row.then(rename, open()).run();
 }
 
-/// An uplink whose address goes and comes back, as with DHCP, behind which clients are masqueraded.
+/// An uplink with an address that is removed and restored, as with DHCP, and masqueraded clients.
 // promise: X3
 #[test]
-fn address_goes_and_returns() {
+fn address_removed_and_restored() {
     let build = || {
         let testbed = Testbed::with_private_lan();
         let rules = "table IP nat {
@@ -228,7 +228,8 @@ fn address_goes_and_returns() {
         answered("client@LAN.3", ("WAN.2", 81)),
     ];
     let gone = [
-        // Of what it cannot route the kernel tells each client little: five errors, and then one a second.
+        // The kernel limits errors about unroutable packets for each client: five, and then one a
+        // second.
         unreachable("client@LAN.2", ("WAN.2", 80)).briefly(),
         unreachable("client@LAN.4", ("WAN.3", 80)).briefly(),
     ];

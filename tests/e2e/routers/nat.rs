@@ -108,7 +108,8 @@ fn dnat() {
     .run();
 }
 
-/// A captive portal or a proxy such as squid: what guests send to port 80 of anybody is answered by the router.
+/// A captive portal or a proxy such as squid: the router answers what guests send to port 80 of
+/// any server.
 // promise: X6
 #[test]
 fn redirect_to_the_router() {

@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes that a client sends.
 const REQUEST_BYTES: usize = 9000;
-/// Connections of a crowd.
+/// Connections opened at once by a flood.
 pub(super) const FLOOD: usize = 8;
 
 /// What became of a connection.
@@ -71,7 +71,8 @@ pub(super) struct Connected {
     took: Duration,
 }
 
-/// What a row says of its router without a node. That is measured too: see [`Probe::fits`].
+/// The expected behaviour of the router without a node, which is measured too: see
+/// [`Probe::fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Answered,
@@ -123,13 +124,13 @@ impl Probe {
         self.expected == Expected::Answered
     }
 
-    /// The first connection of a client: one, for whoever waits for silence.
+    /// The first connection of a client: only one, where the test waits for silence.
     pub(super) fn first(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
         self.at_once(testbed, family, 1)
     }
 
-    /// All connections after the first: some one after the other, then many at once. Ends with the first that
-    /// becomes something else than the row says.
+    /// All connections after the first: some in sequence, then many at once. Ends with the first
+    /// that differs from the row's expectation.
     pub(super) fn others(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
         let waves: &[usize] = match self.expected {
             Expected::Silent => &[4],
@@ -159,7 +160,7 @@ impl Probe {
         ended
     }
 
-    /// Whether connections became what the row says.
+    /// Whether the connections meet the row's expectation.
     pub(super) fn fits(&self, ended: &[Ended]) -> bool {
         let fits = |ended: &Ended| match ended.outcome {
             Outcome::Answered { .. } => self.expected == Expected::Answered,
@@ -178,7 +179,8 @@ impl Probe {
         ended.chunks(FLOOD).zip(floods).all(of_flood)
     }
 
-    /// Connections at once, each of which goes on when all were answered or not. What became of them.
+    /// Connections at once; each continues when all were answered or failed. Returns their
+    /// results.
     fn at_once(&self, testbed: &Testbed, family: Family, count: usize) -> Vec<Ended> {
         let connect = || self.connect(testbed, family);
         let connected = together(std::iter::repeat_n(connect, count));
@@ -216,7 +218,7 @@ impl Probe {
         }
     }
 
-    /// Has the server say whom it sees and return what it is sent.
+    /// Makes the server report its client's address and return the bytes it receives.
     pub(super) fn exchange(&self, connected: Connected) -> Ended {
         let Connected { result, mut took } = connected;
         let broken = |error: io::Error| match error.kind() {
@@ -287,7 +289,7 @@ pub(super) fn together<T: Send>(works: impl Iterator<Item = impl FnOnce() -> T +
 fn failed(error: &io::Error) -> Outcome {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => Outcome::Refused,
-        // A handshake whose end the client learned of at once.
+        // A handshake of which the client learned the end at once.
         Some(libc::ECONNRESET) => Outcome::Broken(error.to_string()),
         Some(libc::ETIMEDOUT) => Outcome::Silent,
         Some(errno) => Outcome::Unreachable(errno),

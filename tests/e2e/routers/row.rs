@@ -19,7 +19,7 @@ const CHANGED: Duration = Duration::from_secs(1);
 /// By so much a node may delay connections before it counts as harm: less than what a client waits before it
 /// repeats a SYN, and far more than a node needs on a busy machine.
 const DELAY: Duration = Duration::from_millis(900);
-/// How often a node is asked whether a relay has finished, each time by a program.
+/// How often the test queries a node, by a program, for a finished relay.
 const POLL: Duration = Duration::from_millis(50);
 /// Lines of a node's log that are shown of a row that failed.
 const LOG_LINES: usize = 40;
@@ -40,7 +40,7 @@ enum Relaying {
     Some,
     /// None was: there is nothing to relay.
     None,
-    /// It did not even start, and said this.
+    /// It did not even start, and reported this.
     Refused(&'static str),
 }
 
@@ -95,7 +95,7 @@ impl Row {
         self
     }
 
-    /// The node does not start with this configuration, and says so.
+    /// The node does not start with this configuration, and reports why.
     pub(super) fn refuses(mut self, words: &'static str) -> Self {
         self.relaying = Relaying::Refused(words);
         self
@@ -104,7 +104,7 @@ impl Row {
     /// Runs the row.
     ///
     /// # Panics
-    /// When a node made a difference, or the router without a node is not what the row says.
+    /// If a node made a difference, or the router without a node differs from the row.
     pub(super) fn run(&self) {
         let ways = [None].into_iter().chain(MODES.map(Some));
         let mut observed = together(ways.map(|mode| move || self.observe(mode))).into_iter();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server that tells its clients whom it sees, and returns what they send.
+//! A server that sends its clients the address that it sees, and returns what they send.
 //!
 //! It begins with a line: the client's address, and the server's own address and port. Then it reads to
 //! the end, sends all of it back, changed by [`answer`], and closes.

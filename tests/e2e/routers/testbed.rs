@@ -70,8 +70,9 @@ impl Testbed {
         }
     }
 
-    /// `client eth0 -- lan router wan -- eth0 server`. The client has the addresses LAN.2 to LAN.4, the
-    /// server WAN.2 to WAN.4, the router LAN.1 and WAN.1. The server knows no route to the LAN.
+    /// `client eth0 -- lan router wan -- eth0 server`. The client has the addresses LAN.2 to
+    /// LAN.4, the server WAN.2 to WAN.4, the router LAN.1 and WAN.1. The server has no route to
+    /// the LAN.
     pub(super) fn with_private_lan() -> Self {
         let mut testbed = Self::new(&["client", ROUTER, "server"]);
         testbed.cable(["client", "eth0"], [ROUTER, "lan"]);

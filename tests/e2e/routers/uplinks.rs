@@ -84,7 +84,7 @@ fn uplink_by_mark() {
     Row::new(build, probes).run();
 }
 
-/// An office with guests: whoever comes by their interface is sent by the second provider.
+/// An office with a guest interface: packets from it leave by the second provider.
 // promise: X11
 #[test]
 fn uplink_by_incoming_interface() {
@@ -125,7 +125,7 @@ fn asymmetric([there, back]: [&'static str; 2]) -> Testbed {
     testbed
 }
 
-/// A site with two border routers, of which this one sees only what clients send.
+/// A network with two border routers; this one forwards only packets of clients.
 // promise: X12
 #[test]
 fn answers_return_by_another_router() {
@@ -137,7 +137,7 @@ fn answers_return_by_another_router() {
     Row::new(build, probes).relays_none().run();
 }
 
-/// A site with two border routers, of which this one sees only what servers answer.
+/// A network with two border routers; this one forwards only packets of servers.
 // promise: X12
 #[test]
 fn requests_come_by_another_router() {
@@ -149,8 +149,8 @@ fn requests_come_by_another_router() {
     Row::new(build, probes).relays_none().run();
 }
 
-/// A router that believes no source address by which it would not answer (RFC 3704), as distributions have it
-/// for IPv4, and firewalld for IPv6. Somebody in the LAN uses an address of the other side.
+/// A router with a strict reverse path filter (RFC 3704), as distributions have it for IPv4, and
+/// firewalld for IPv6. A host in the LAN uses an address of the other side.
 // promise: X13
 #[test]
 fn strict_reverse_path() {
@@ -190,7 +190,8 @@ fn prohibited_by_rule_and_route() {
     let probes = [
         answered("client@LAN.2", ("WAN.2", 80)),
         silent("client@LAN.2", ("WAN.3", 80)),
-        // Of what it cannot route the kernel tells each client little: five errors, and then one a second.
+        // The kernel limits errors about unroutable packets for each client: five, and then one a
+        // second.
         unreachable("client@LAN.2", ("NET.4", 80)).briefly(),
         unreachable("client@LAN.3", ("WAN.2", 80)).briefly(),
         unreachable("client@LAN.4", ("WAN.4", 80)).briefly(),

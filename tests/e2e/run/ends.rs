@@ -47,7 +47,7 @@ fn cgroups_of(process: u32) -> Vec<PathBuf> {
     found
 }
 
-/// Starts a command in the background that says when it is there.
+/// Starts a command in the background that reports when it runs.
 fn start(network: &Network, script: &str) -> Process {
     let via = listener_address(network, 0, Family::V4);
     let script = format!("echo there; {script}");
@@ -154,7 +154,7 @@ fn leftover_processes_go_direct() {
     let _node = start_explicit(&network, 0, "");
     let mirror = Mirror::start(network.server());
     let files = Scratch::new().unwrap();
-    let (go, message) = (files.path().join("go"), files.path().join("said"));
+    let (go, message) = (files.path().join("go"), files.path().join("message"));
     let url = mirror.url(network.server_address(Family::V6));
     let script = format!(
         "(while ! test -e {}; do sleep 0.01; done; curl -sS -o {} {url}) > /dev/null 2>&1 &",
@@ -199,7 +199,7 @@ fn refusing_node_named() {
     drop(node);
 
     let _node = start_explicit(&network, 0, "");
-    // Nobody listens there: that is the server's answer, and no complaint.
+    // No socket listens there: the server's refusal is no error of `run`.
     let message = failed(via, &format!("http://{server}:81/"));
     assert!(!message.contains("posthaste"), "{message}");
     let message = failed(SocketAddr::new(server, mirror.port), "http://192.0.2.1/");

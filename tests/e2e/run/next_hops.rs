@@ -19,7 +19,7 @@ use crate::support::{
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// What a host says of a node.
+/// The configuration of a host about a node.
 fn peer(network: &Network, node: usize, family: Family) -> String {
     let address = listener_address(network, node, family);
     format!(
@@ -74,7 +74,7 @@ fn configured_peer_with_key() {
     let client =
         "[[peer]]\nname = \"laptop\"\nid = 9\naddress = \"192.0.2.9:4480\"\npool_max = 0\n";
     let client = format!("{client}key = \"{KEY}\"\n");
-    // It knows nobody by address.
+    // It lists no client by address.
     let config = super::explicit(&network, 0, &client)
         .replace("clients = [\"10.0.0.0/8\", \"fd00::/8\"]\n", "");
     let _node = crate::support::start_in(network.node(0), &config);
@@ -123,7 +123,7 @@ fn configured_peer_warm_hops() {
         let file = files.path().join("node.toml");
         std::fs::write(&file, text).unwrap();
         let url = mirror.url(network.server_address(hop));
-        // Whoever comes while the hops still shake hands is turned away, and comes again.
+        // A connection during the handshakes of the hops is refused, and retries.
         let fetch = "curl -sS --max-time 10 --retry 5 --retry-all-errors --retry-delay 1";
         let script = format!(
             "while ! test -e {}; do sleep 0.01; done; {fetch} {url}",
@@ -174,7 +174,7 @@ fn two_commands_two_nodes() {
             })
             .unwrap();
     }
-    // Somebody else, meanwhile.
+    // Another client, meanwhile.
     let listener = listen(network.server(), 81);
     for family in Family::ALL {
         let target = (network.server_address(family), 81).into();

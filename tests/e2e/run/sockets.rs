@@ -16,7 +16,7 @@ use super::{Mirror, is_address_of, line_of, start_open, through};
 use crate::payload::{receive_all, send};
 use crate::support::{PORT, SOON, accept, listen, plain, until_ended};
 
-/// Tells this program that it is the client, whom it is to connect to, and how.
+/// Makes this program the client; contains the address to connect to, and the method.
 const CLIENT: &str = "POSTHASTE_TEST_CLIENT";
 const WAYS: [&str; 6] = ["plain", "mapped", "waiting", "multipath", "fast", "bound"];
 /// `IPPROTO_MPTCP`
@@ -68,14 +68,14 @@ fn socket_kinds_redirected() {
     }
 }
 
-/// Connects in one of the [`WAYS`] and tells what both ends see.
+/// Connects in one of the [`WAYS`] and returns what both ends see.
 fn be_client(order: &str) {
     let (way, server) = order.split_once(' ').unwrap();
     let server: SocketAddr = server.parse().unwrap();
     let request = b"GET / HTTP/1.0\r\n\r\n";
     let mut stream: TcpStream = match way {
         "waiting" => connect_waiting(server).unwrap(),
-        "fast" => connect_saying(server, request).unwrap(),
+        "fast" => connect_with_request(server, request).unwrap(),
         _ => connect(server, way).unwrap(),
     }
     .into();
@@ -126,7 +126,7 @@ fn connect_waiting(server: SocketAddr) -> io::Result<Socket> {
 }
 
 /// With the request in the call that connects (TCP Fast Open).
-fn connect_saying(server: SocketAddr, request: &[u8]) -> io::Result<Socket> {
+fn connect_with_request(server: SocketAddr, request: &[u8]) -> io::Result<Socket> {
     let domain = Domain::for_address(server);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     let sent = socket.send_to_with_flags(request, &server.into(), libc::MSG_FASTOPEN)?;

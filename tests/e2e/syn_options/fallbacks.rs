@@ -110,8 +110,7 @@ fn refused_syn_repeats_plain() {
     assert_eq!(counter(&nodes[0], "hops_failed"), 0);
 }
 
-/// What is opened at an option that says something else than the request is let go, and the request
-/// granted.
+/// The node resets what a differing option opened, and grants the request.
 // promise: Q16
 #[test]
 fn request_overrides_option() {

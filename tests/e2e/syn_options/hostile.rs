@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options that nobody may send so, or that ask for what nobody may have: nothing is opened, each
-//! is counted under its reason and logged, and nothing is left.
+//! Forbidden options and options with forbidden requests: the node opens nothing, counts each
+//! under its reason, logs it, and keeps no state.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
@@ -93,7 +93,7 @@ fn listed(network: &Network) -> IpAddr {
 
 // promise: Q14
 #[test]
-fn a_unauthorized_opens_nothing() {
+fn unauthorized_option_opens_nothing() {
     let another = |_: &Network| IpAddr::from([192, 0, 2, 2]);
     expect("unauthorized", another, |network| {
         option(server(network, PORT), SegmentList::EMPTY)
@@ -157,13 +157,13 @@ fn forge(network: &Network, node: &Node, peer: IpAddr, count: u16) {
     });
 }
 
-/// Whoever forges the address of a peer has the server asked, and no more: it completes no
-/// handshake, and is reset.
+/// An option with a forged peer address makes the node send a SYN to the server, and no more: it
+/// completes no handshake, and the node resets it.
 // promise: Q15
 #[test]
 fn forged_option_no_handshake() {
     let network = fixture();
-    // The peer's address, from which nobody answers.
+    // The peer's address, which does not answer.
     let peer = IpAddr::from([10, 0, 99, 7]);
     let listening = ExplicitNode::start(&network, &config(&network, peer));
     let servers = listen(network.server(), PORT);

@@ -50,7 +50,7 @@ impl Halfway {
         (!log.contains("was replaced\"")).then_some(halfway)
     }
 
-    /// Lets the successor go on, and returns what the verb says of it.
+    /// Lets the successor continue, and returns what the verb reports about it.
     fn resume(&mut self) -> Output {
         kill(self.successor, Signal::SIGCONT).unwrap();
         let output = self.verb.take().unwrap().wait_with_output().unwrap();

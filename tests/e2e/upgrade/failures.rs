@@ -12,7 +12,7 @@ use super::Testbed;
 use crate::support::{PORT, Pair, counter, expect_reset, listen, start, until};
 use crate::watch::{assert_nothing_left, installed};
 
-/// The verb failed, and says why. The node goes on as before.
+/// The verb failed, and reports why. The node continues as before.
 fn assert_unchanged(testbed: &Testbed, output: &Output, words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
@@ -169,11 +169,11 @@ fn dead_predecessor_takes_own_relays() {
         expect_reset(&mut pair.server);
     }
     kept.iter_mut().for_each(Pair::check);
-    // Its program at either interface has gone, and nothing of the other's.
+    // Its program is removed from both interfaces, and nothing of the other's.
     until("two programs less", || {
         installed(testbed.host()).len() == before - 2
     });
-    until("nobody replaced", || {
+    until("no replaced process", || {
         testbed.place.node.status().unwrap()["replaced"] == serde_json::json!([])
     });
     relays_more(&testbed, &listener);

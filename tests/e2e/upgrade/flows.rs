@@ -21,22 +21,22 @@ const ECHO: u16 = 81;
 // promise: F14
 #[test]
 fn early_connections_survive() {
-    goes_on("early");
+    stays_open("early");
 }
 
 // promise: F14
 #[test]
 fn strict_connections_survive() {
-    goes_on("strict");
+    stays_open("strict");
 }
 
 // promise: F14
 #[test]
 fn late_connections_survive() {
-    goes_on("late");
+    stays_open("late");
 }
 
-fn goes_on(mode: &str) {
+fn stays_open(mode: &str) {
     let network = Arc::new(line());
     let host = network.node(0);
     let mut place = Place::start(host, &accepting(mode));
@@ -88,7 +88,7 @@ fn fixed_listeners_lose_nothing() {
     let place = Place::start(host, &listeners.concat());
     let first = place.first();
     let _echo = Echo::start(&network, ECHO);
-    // So the first process stays to be asked.
+    // So the first process stays and can be queried.
     let listener = listen(network.server(), PORT);
     let mut open = Pair::open(&network, Family::V4, &listener);
     let visitors = Visitors::start(Arc::clone(&network), &Family::ALL.map(entrance));

@@ -9,7 +9,7 @@ use super::Testbed;
 use crate::support::{PORT, Pair, counter, expect_reset, listen, until};
 use crate::watch::assert_nothing_left;
 
-/// Which processes still have relays, by what the last one says.
+/// Which processes still have relays, from the status of the last one.
 fn replaced(testbed: &Testbed) -> Vec<Pid> {
     let status = testbed.place.node.status().unwrap();
     let each = status["replaced"].as_array().unwrap().iter();

@@ -69,7 +69,7 @@ fn main_process_reported() {
     let last = place.pid();
     assert_ne!(last, place.first());
     manager.receive_all(&[&format!("MAINPID={last}"), "READY=1"], "STOPPING");
-    // Nothing is said of the end of the first, and the last gives the signs of life.
+    // The end of the first process is not reported, and the last sends the watchdog notifications.
     place.until_ended(place.first());
     for _ in 0..3 {
         manager.receive_all(&["WATCHDOG=1"], "STOPPING");

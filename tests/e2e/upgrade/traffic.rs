@@ -95,7 +95,7 @@ impl Visitors {
         });
     }
 
-    /// Ends, and says how many came. Fails if one was not served.
+    /// Ends, and returns how many connected. Fails if one was not served.
     pub(super) fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -120,7 +120,7 @@ fn visit(network: &Network, target: SocketAddr) {
     expect_end(&mut stream);
 }
 
-/// A transfer from the server to the client that lasts until it is told to end.
+/// A transfer from the server to the client that lasts until it is stopped.
 pub(super) struct Download {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<u64>,

@@ -5,14 +5,17 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use posthaste_bpf::{Accept, Action, Device, EventKind, LinkLayer};
+use posthaste_bpf::{Device, LinkLayer};
 use posthaste_lab::network::Family;
+use posthaste_relay::accept_mode::AcceptMode;
+use posthaste_relay::intercept::{EventKind, Intercept};
+use posthaste_relay::policy::Action;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{EARLY, Host, LATE, STRICT, client, half_open, on_host, rule, server};
+use crate::host::{EARLY, Host, LATE, STRICT, client, on_host, rule, server};
 use crate::segment::{Segment, ethernet, finish_ipv4};
 
-const MODES: [Accept; 3] = [EARLY, STRICT, LATE];
+const MODES: [AcceptMode; 3] = [EARLY, STRICT, LATE];
 
 fn syn(family: Family) -> Segment {
     Segment::syn(client(family), server(family))
@@ -39,7 +42,8 @@ fn assert_taken(host: &mut Host<'_>, packet: &[u8], what: &str) {
     host.obey(&[rule(Action::Relay, STRICT)]);
     assert_eq!(host.receive(&ethernet(packet)), Swallowed, "{what}");
     let event = host.event();
-    host.worker_maps.release_if_unchanged(&half_open(&event));
+    host.worker_maps
+        .release_if_unchanged(&event.flow, event.half_open);
 }
 
 fn set_hop_limit(packet: &mut [u8], hops: u8) {

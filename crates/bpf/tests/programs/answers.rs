@@ -3,8 +3,9 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use posthaste_bpf::EventKind;
 use posthaste_lab::network::Family;
+use posthaste_relay::flow::Flow;
+use posthaste_relay::intercept::{EventKind, HalfOpen, Intercept};
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{Host, SOCKET_MARK, client, connecting, flow, half_open, on_host, server};
@@ -17,7 +18,7 @@ fn answer(family: Family, flags: u8) -> Vec<u8> {
 }
 
 /// The client's SYN has come, and the worker has sent its own.
-fn begin(host: &mut Host<'_>, family: Family) -> (posthaste_bpf::HalfOpenKey, socket2::Socket) {
+fn begin(host: &mut Host<'_>, family: Family) -> ((Flow, HalfOpen), socket2::Socket) {
     host.receive(&Segment::syn(client(family), server(family)).frame());
     let half_open = half_open(&host.event());
     (
@@ -40,9 +41,13 @@ fn syn_ack_held_at_worker() {
                     flow(client(family), server(family)),
                     "as its client sees it"
                 );
-                assert_eq!((event.isn, event.frame), (500, answer(family, SYN | ACK)));
+                assert_eq!(
+                    (event.half_open.isn, event.frame.as_bytes()),
+                    (500, &*answer(family, SYN | ACK))
+                );
             }
-            host.worker_maps.release_half_open(&half_open);
+            host.worker_maps
+                .release_half_open(&half_open.0, half_open.1);
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Redirected);
             assert!(host.events().is_empty());
         }
@@ -57,13 +62,15 @@ fn unstarted_flows_for_successor() {
             let (half_open, _socket) = begin(host, family);
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Swallowed);
             assert_eq!(host.event().kind, EventKind::SynAck);
-            host.worker_maps.release_half_open(&half_open);
+            host.worker_maps
+                .release_half_open(&half_open.0, half_open.1);
             // The successor may have a half-open entry for it.
             assert_eq!(host.receive(&answer(family, SYN | ACK)), Passed);
         }
         host.redirect.set_followed(false).unwrap();
         let (half_open, _socket) = begin(host, Family::V4);
-        host.worker_maps.release_half_open(&half_open);
+        host.worker_maps
+            .release_half_open(&half_open.0, half_open.1);
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Redirected);
     });
 }
@@ -72,9 +79,9 @@ fn unstarted_flows_for_successor() {
 fn syn_ack_held_any_state() {
     on_host(|host| {
         let (half_open, _socket) = begin(host, Family::V4);
-        host.worker_maps.admit(&half_open).unwrap();
+        host.worker_maps.admit(&half_open.0, half_open.1).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Swallowed);
-        host.worker_maps.pass(&half_open).unwrap();
+        host.worker_maps.pass(&half_open.0, half_open.1).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Swallowed);
         assert_eq!(host.events().len(), 2);
     });
@@ -85,15 +92,13 @@ fn reserved_tuple_holds_answer() {
     on_host(|host| {
         for family in Family::ALL {
             let other = SocketAddr::new(client(family).ip(), 50_000);
-            let half_open = host
-                .worker_maps
-                .reserve_half_open(flow(other, server(family)))
-                .unwrap();
+            let flow = flow(other, server(family));
+            let half_open = host.worker_maps.reserve_half_open(&flow).unwrap();
             let _socket = connecting(other, server(family), SOCKET_MARK);
             let answer = Segment::new(server(family), other, SYN | ACK).frame();
             assert_eq!(host.receive(&answer), Swallowed);
-            assert_eq!(host.event().flow, flow(other, server(family)));
-            host.worker_maps.release_half_open(&half_open);
+            assert_eq!(host.event().flow, flow);
+            host.worker_maps.release_half_open(&flow, half_open);
             assert_eq!(host.receive(&answer), Redirected);
         }
     });
@@ -132,7 +137,7 @@ fn forwarded_flows_answer_passes() {
     on_host(|host| {
         host.receive(&Segment::syn(client(Family::V4), server(Family::V4)).frame());
         let half_open = half_open(&host.event());
-        host.worker_maps.pass(&half_open).unwrap();
+        host.worker_maps.pass(&half_open.0, half_open.1).unwrap();
         assert_eq!(host.receive(&answer(Family::V4, SYN | ACK)), Passed);
         assert!(host.events().is_empty());
     });

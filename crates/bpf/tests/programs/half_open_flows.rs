@@ -3,13 +3,15 @@
 
 use std::net::SocketAddr;
 
-use posthaste_bpf::{Action, EventKind, Settings};
+use posthaste_bpf::Settings;
 use posthaste_lab::network::Family;
+use posthaste_relay::intercept::{EventKind, HalfOpen, Intercept};
+use posthaste_relay::policy::Action;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{
-    EARLY, Host, LATE, SETTINGS, STRICT, client, client_at, flow, half_open, listen, on_host,
-    on_host_with, rule, server,
+    EARLY, Host, LATE, NoHost, SETTINGS, STRICT, client, client_at, flow, half_open, listen,
+    on_host, on_host_with, rule, server,
 };
 use crate::segment::Segment;
 
@@ -68,7 +70,7 @@ fn held_syn_stays_held() {
             host.receive(&syn(family).frame());
             let half_open = half_open(&host.event());
             assert_eq!(host.receive(&syn(family).frame()), Swallowed);
-            host.worker_maps.admit(&half_open).unwrap();
+            host.worker_maps.admit(&half_open.0, half_open.1).unwrap();
             assert_eq!(host.receive(&syn(family).frame()), Redirected);
             assert_eq!(host.receive(&syn(family).frame()), Redirected);
             assert!(host.events().is_empty());
@@ -83,10 +85,11 @@ fn forwarded_syn_repeats() {
         strict(host);
         host.receive(&syn(Family::V4).frame());
         let half_open = half_open(&host.event());
-        host.worker_maps.pass(&half_open).unwrap();
+        host.worker_maps.pass(&half_open.0, half_open.1).unwrap();
         assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
         assert_eq!(host.receive(&syn(Family::V4).frame()), Passed);
-        host.worker_maps.release_half_open(&half_open);
+        host.worker_maps
+            .release_half_open(&half_open.0, half_open.1);
         assert_eq!(
             host.receive(&syn(Family::V4).frame()),
             Swallowed,
@@ -100,9 +103,11 @@ fn released_entry_removed() {
     on_host(|host| {
         host.receive(&syn(Family::V6).frame());
         let half_open = half_open(&host.event());
-        host.worker_maps.release_half_open(&half_open);
+        host.worker_maps
+            .release_half_open(&half_open.0, half_open.1);
         assert_eq!(host.half_open_flows(), (0, 0));
-        host.worker_maps.release_half_open(&half_open);
+        host.worker_maps
+            .release_half_open(&half_open.0, half_open.1);
         assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
         assert_eq!(host.events().len(), 1, "a flow begins");
     });
@@ -115,7 +120,7 @@ fn new_attempt_replaces_entry() {
             host.receive(&syn(family).frame());
             host.event();
             assert_eq!(host.receive(&syn(family).sequence(200).frame()), Redirected);
-            assert_eq!(host.event().isn, 200);
+            assert_eq!(host.event().half_open.isn, 200);
             assert_eq!(host.receive(&syn(family).sequence(200).frame()), Redirected);
             assert!(host.events().is_empty());
         }
@@ -170,7 +175,7 @@ fn full_budget_keeps_flows() {
         assert!(host.events().is_empty(), "a repetition");
         let anew = Segment::syn(client_at(Family::V4, 1), server(Family::V4)).sequence(9);
         assert_eq!(host.receive(&anew.frame()), Redirected);
-        assert_eq!(host.event().isn, 9, "in the place of the former");
+        assert_eq!(host.event().half_open.isn, 9, "in the place of the former");
         assert_eq!(
             (host.half_open_flows(), host.stat("half_open_full")),
             ((2, 0), 0)
@@ -193,13 +198,13 @@ fn reserve_for_validated_clients() {
         on_host_with(TIGHT, |host| {
             fill(host, Family::V4);
             let known = flow(known.parse().unwrap(), server(Family::V4));
-            host.worker_maps.validate_prefix(known.client_ip);
+            host.worker_maps.validate_prefix(&known);
             assert_eq!(host.receive(&syn_from(client.parse().unwrap())), Redirected);
             let events = host.events();
             assert_eq!(events.len(), usize::from(served), "{case}");
             assert_eq!(host.half_open_flows(), (2, usize::from(served)), "{case}");
             assert_eq!(host.stat("half_open_full"), u64::from(!served), "{case}");
-            assert!(events.iter().all(|event| event.kept));
+            assert!(events.iter().all(|event| event.half_open.kept));
         });
     }
 }
@@ -209,7 +214,7 @@ fn the_reserve_ends_too() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);
         host.worker_maps
-            .validate_prefix(flow(client(Family::V4), server(Family::V4)).client_ip);
+            .validate_prefix(&flow(client(Family::V4), server(Family::V4)));
         host.receive(&syn_from(client_at(Family::V4, 3)));
         let kept = host.event();
         assert_eq!(
@@ -221,10 +226,11 @@ fn the_reserve_ends_too() {
             (0, (2, 1)),
             "late"
         );
-        host.worker_maps.release_half_open(&half_open(&kept));
+        host.worker_maps
+            .release_half_open(&kept.flow, kept.half_open);
         assert_eq!(host.half_open_flows(), (2, 0));
         host.receive(&syn_from(client_at(Family::V4, 4)));
-        assert!(host.event().kept, "the place is free again");
+        assert!(host.event().half_open.kept, "the place is free again");
     });
 }
 
@@ -234,11 +240,11 @@ fn reserved_flow_repeats() {
         strict(host);
         fill(host, Family::V6);
         host.worker_maps
-            .validate_prefix(flow(client(Family::V6), server(Family::V6)).client_ip);
+            .validate_prefix(&flow(client(Family::V6), server(Family::V6)));
         assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
         let half_open = half_open(&host.event());
         assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
-        host.worker_maps.admit(&half_open).unwrap();
+        host.worker_maps.admit(&half_open.0, half_open.1).unwrap();
         assert_eq!(host.receive(&syn(Family::V6).frame()), Redirected);
         assert_eq!(host.half_open_flows(), (2, 1));
     });
@@ -251,22 +257,19 @@ fn new_attempt_leaves_reserve() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);
         host.worker_maps
-            .validate_prefix(flow(client(Family::V4), server(Family::V4)).client_ip);
+            .validate_prefix(&flow(client(Family::V4), server(Family::V4)));
         host.receive(&syn(Family::V4).frame());
-        assert!(host.event().kept);
+        assert!(host.event().half_open.kept);
         let first = flow(client_at(Family::V4, 1), server(Family::V4));
         host.worker_maps
-            .release_half_open(&posthaste_bpf::HalfOpenKey {
-                flow: first,
-                isn: 0,
-                kept: false,
-            });
+            .release_half_open(&first, HalfOpen::default());
 
         host.receive(&syn(Family::V4).sequence(200).frame());
         let event = host.event();
-        assert!(!event.kept);
+        assert!(!event.half_open.kept);
         assert_eq!(host.half_open_flows(), (2, 0));
-        host.worker_maps.release_half_open(&half_open(&event));
+        host.worker_maps
+            .release_half_open(&event.flow, event.half_open);
         assert_eq!(
             host.half_open_flows(),
             (1, 0),
@@ -335,8 +338,12 @@ fn ring_wraps_around() {
             let events = host.events();
             assert_eq!(events.len(), frames.len());
             for ((event, frame), port) in events.iter().zip(&frames).zip(first..) {
-                assert_eq!((&event.frame, event.flow.client_port), (frame, port));
-                host.worker_maps.release_half_open(&half_open(event));
+                assert_eq!(
+                    (event.frame.as_bytes(), event.flow.client().port()),
+                    (&**frame, port)
+                );
+                host.worker_maps
+                    .release_half_open(&event.flow, event.half_open);
             }
         }
         assert_eq!(host.stat("events_lost"), 0);
@@ -358,7 +365,10 @@ fn lost_event_keeps_entry() {
             assert_eq!(host.half_open_flows(), half_open_flows);
             assert_eq!(host.receive(&syn(Family::V6).frame()), former);
             let first = host.events().swap_remove(0);
-            assert_eq!((first.isn, first.kind), (100, EventKind::Syn { held }));
+            assert_eq!(
+                (first.half_open.isn, first.kind),
+                (100, EventKind::Syn { held })
+            );
         });
     }
 }
@@ -371,12 +381,17 @@ fn entry_belongs_to_worker() {
             ..SETTINGS
         },
         |host| {
-            let mut other = host.redirect.worker_maps(1).unwrap().open().unwrap();
+            let mut other = host
+                .redirect
+                .worker_maps(1)
+                .unwrap()
+                .open(vec![], Box::new(NoHost))
+                .unwrap();
             let _listeners = listen(&other);
             for family in Family::ALL {
                 // Whichever CPU this runs on, the half-open entry says who.
                 other
-                    .reserve_half_open(flow(client(family), server(family)))
+                    .reserve_half_open(&flow(client(family), server(family)))
                     .unwrap();
                 let repeated = syn(family).sequence(0).frame();
                 assert_eq!(host.receive(&repeated), Redirected);
@@ -397,16 +412,23 @@ fn new_attempt_keeps_worker() {
         ..SETTINGS
     };
     on_host_with(settings, |host| {
-        let mut other = host.redirect.worker_maps(1).unwrap().open().unwrap();
+        let mut other = host
+            .redirect
+            .worker_maps(1)
+            .unwrap()
+            .open(vec![], Box::new(NoHost))
+            .unwrap();
         let _listeners = listen(&other);
         for (family, worker_maps) in [(Family::V4, 0), (Family::V6, 1)] {
             let flow = flow(client(family), server(family));
             let maps = [&mut host.worker_maps, &mut other];
-            maps[worker_maps].reserve_half_open(flow).unwrap();
+            maps[worker_maps].reserve_half_open(&flow).unwrap();
             assert_eq!(host.receive(&syn(family).frame()), Redirected);
             let reported = [host.worker_maps.next_event(), other.next_event()];
             assert_eq!(
-                reported[worker_maps].as_ref().map(|event| event.isn),
+                reported[worker_maps]
+                    .as_ref()
+                    .map(|event| event.half_open.isn),
                 Some(100)
             );
             assert!(reported[1 - worker_maps].is_none());
@@ -427,7 +449,7 @@ fn draining_worker_finishes() {
             assert_eq!(host.receive(&syn(Family::V6).frame()), Passed, "new");
             let anew = syn(Family::V4).sequence(200).frame();
             assert_eq!(host.receive(&anew), Passed, "started over");
-            host.worker_maps.admit(&half_open).unwrap();
+            host.worker_maps.admit(&half_open.0, half_open.1).unwrap();
             assert_eq!(
                 host.receive(&syn(Family::V4).frame()),
                 Redirected,
@@ -472,7 +494,7 @@ fn reserved_entries_count() {
         fill(host, Family::V4);
         let another = flow(client(Family::V4), server(Family::V4));
         host.worker_maps
-            .reserve_half_open(another)
+            .reserve_half_open(&another)
             .expect_err("there is no room");
         assert_eq!(host.half_open_flows(), (2, 0));
     });

@@ -11,13 +11,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use posthaste_bpf::{
-    Accept, Action, Device, Event, FlowKey, HalfOpenKey, LinkLayer, Maps, Redirect, RuleSpec,
-    Settings, WorkerMaps,
-};
+use posthaste_bpf::{Device, LinkLayer, Maps, Redirect, Settings, WorkerMaps};
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
+use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::flow::Flow;
+use posthaste_relay::intercept::{Closed, Event, HalfOpen, Intercept};
+use posthaste_relay::policy::{
+    Action, DataPath, Match, Rule, SideOptions, SourceAddress, Timeouts,
+};
 use posthaste_relay::sys::{SocketSettings, transparent_listener};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -115,7 +117,11 @@ impl<'a> Host<'a> {
             .unwrap();
         redirect.attach(out, device(LinkLayer::Ethernet)).unwrap();
         redirect.settle().unwrap();
-        let worker_maps = redirect.worker_maps(0).unwrap().open().unwrap();
+        let worker_maps = redirect
+            .worker_maps(0)
+            .unwrap()
+            .open(vec![], Box::new(NoHost))
+            .unwrap();
         let listeners = listen(&worker_maps);
         let mut host = Self {
             namespace,
@@ -130,8 +136,8 @@ impl<'a> Host<'a> {
     }
 
     /// Puts rules in force and returns their generation.
-    pub(crate) fn obey(&mut self, rules: &[RuleSpec]) -> u8 {
-        self.redirect.set_rules(rules).unwrap()
+    pub(crate) fn obey(&mut self, rules: &[Rule]) -> u8 {
+        self.redirect.set_rules(rules, false).unwrap()
     }
 
     /// Runs the program on a frame as if it had come in from the clients.
@@ -227,37 +233,39 @@ pub(crate) fn device(layer: LinkLayer) -> Device {
     }
 }
 
-/// The client is answered at its SYN, at which the worker connects to the server.
-pub(crate) const EARLY: Accept = Accept {
-    connects_at_syn: true,
-    holds_syn: false,
-    becomes_strict: true,
-};
-/// The SYN is held until the server has answered.
-pub(crate) const STRICT: Accept = Accept {
-    connects_at_syn: true,
-    holds_syn: true,
-    becomes_strict: false,
-};
-/// The client is answered at its SYN, of which the worker does not hear.
-pub(crate) const LATE: Accept = Accept {
-    connects_at_syn: false,
-    holds_syn: false,
-    becomes_strict: false,
-};
+pub(crate) const EARLY: AcceptMode = AcceptMode::EARLY;
+pub(crate) const STRICT: AcceptMode = AcceptMode::STRICT;
+pub(crate) const LATE: AcceptMode = AcceptMode::LATE;
 
 /// A rule for every flow.
-pub(crate) fn rule(action: Action, accept: Accept) -> RuleSpec {
-    RuleSpec {
-        destinations: vec![],
-        sources: vec![],
-        ports: vec![],
+pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
+    Rule {
+        name: String::new(),
+        matches: Match::default(),
         action,
         accept,
-        windows: [0; 2],
-        observe: None,
-        packets: false,
+        observe: false,
+        source_address: SourceAddress::Client,
+        proxy_protocol: false,
+        downstream: SideOptions::default(),
+        upstream: SideOptions::default(),
+        timeouts: Timeouts::default(),
+        data_path: DataPath::Socket,
+        transfer_bytes: None,
     }
+}
+
+/// A host that tracks no connections and keeps no sockets.
+pub(crate) struct NoHost;
+
+impl posthaste_bpf::Host for NoHost {
+    fn tracks_connections(&mut self, _now: bool) -> bool {
+        false
+    }
+
+    fn destroy(&mut self, _closed: &[Closed]) {}
+
+    fn report_block(&mut self) {}
 }
 
 /// A client beyond `in0`.
@@ -284,22 +292,12 @@ pub(crate) fn server(family: Family) -> SocketAddr {
     server.parse().unwrap()
 }
 
-pub(crate) fn flow(client: SocketAddr, server: SocketAddr) -> FlowKey {
-    let (client_ip, server_ip) = Flow::new(client, server).addresses();
-    FlowKey {
-        client_ip,
-        server_ip,
-        client_port: client.port(),
-        server_port: server.port(),
-    }
+pub(crate) fn flow(client: SocketAddr, server: SocketAddr) -> Flow {
+    Flow::new(client, server)
 }
 
-pub(crate) fn half_open(event: &Event) -> HalfOpenKey {
-    HalfOpenKey {
-        flow: event.flow,
-        isn: event.isn,
-        kept: event.kept,
-    }
+pub(crate) fn half_open(event: &Event) -> (Flow, HalfOpen) {
+    (event.flow, event.half_open)
 }
 
 /// A socket that has sent a SYN under a foreign address, as a worker's do, or without the mark of

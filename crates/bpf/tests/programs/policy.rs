@@ -6,16 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use posthaste_bpf::{self as bpf, EventKind, PrefixSpec, RuleSpec};
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::access::Access;
 use posthaste_relay::flow::Flow;
+use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::policy::{
     Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{Host, half_open, on_host};
+use crate::host::{Host, on_host};
 use crate::segment::Segment;
 
 /// Another seed than the one of every day.
@@ -51,7 +51,7 @@ fn program_and_policy_agree() {
 /// Draws a policy and holds many flows against it.
 fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
     let policy = random.policy();
-    host.obey(&specs(&policy));
+    host.obey(&policy.rules);
     for number in 0..FLOWS {
         let (client, server) = random.flow();
         let expected = policy.classify(&Flow::new(client, server));
@@ -63,9 +63,7 @@ fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
         let events = host.events();
         let found = (
             verdict,
-            events
-                .first()
-                .map(|event| (event.kind, usize::from(event.rule))),
+            events.first().map(|event| (event.kind, event.rule)),
         );
         assert_eq!(
             found,
@@ -73,7 +71,8 @@ fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
             "{seed} {client} {server} {policy:#?}"
         );
         for event in events {
-            host.worker_maps.release_half_open(&half_open(&event));
+            host.worker_maps
+                .release_half_open(&event.flow, event.half_open);
         }
     }
 }
@@ -93,37 +92,6 @@ fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(Event
             Some((EventKind::Syn { held }, index)),
         ),
     }
-}
-
-fn specs(policy: &Policy) -> Vec<RuleSpec> {
-    let prefix = |prefix: &Prefix| PrefixSpec {
-        ip: prefix.octets(),
-        bits: prefix.mapped_bits(),
-    };
-    let spec = |rule: &Rule| RuleSpec {
-        destinations: rule.matches.destinations.iter().map(prefix).collect(),
-        sources: rule.matches.sources.iter().map(prefix).collect(),
-        ports: rule
-            .matches
-            .ports
-            .iter()
-            .map(|range| (*range.start(), *range.end()))
-            .collect(),
-        action: match rule.action {
-            Action::Relay => bpf::Action::Relay,
-            Action::Forward => bpf::Action::Forward,
-            Action::Reject => bpf::Action::Reject,
-        },
-        accept: bpf::Accept {
-            connects_at_syn: rule.accept.connects_at_syn(),
-            holds_syn: rule.accept.holds_syn(),
-            becomes_strict: rule.accept.becomes_strict(),
-        },
-        windows: [0; 2],
-        observe: None,
-        packets: false,
-    };
-    policy.rules.iter().map(spec).collect()
 }
 
 /// A source of policies and flows. Both draw from few addresses, so that they meet often.

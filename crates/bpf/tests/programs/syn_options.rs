@@ -3,16 +3,18 @@
 
 use std::net::SocketAddr;
 
-use posthaste_bpf::{EventKind, Settings};
+use posthaste_bpf::Settings;
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::process::wait_until;
+use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::sys::{SocketSettings, explicit_listener};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::host::Verdict::{Passed, Redirected};
 use crate::host::{
-    Host, SETTINGS, SOCKET_MARK, client, client_at, flow, load, on_host, on_host_with, server,
+    Host, NoHost, SETTINGS, SOCKET_MARK, client, client_at, flow, load, on_host, on_host_with,
+    server,
 };
 use crate::segment::{ACK, SYN, Segment};
 use crate::wire::SOON;
@@ -39,7 +41,7 @@ fn listener(address: &str) -> Socket {
 
 /// Has SYNs from the client of these tests announce flows.
 fn list_client(host: &mut Host<'_>) {
-    let peer = flow(client(Family::V4), requested()).client_ip;
+    let peer = client(Family::V4).ip();
     host.redirect.set_syn_option_peers(&[peer]).unwrap();
 }
 
@@ -80,7 +82,10 @@ fn peers_option_reported() {
             let event = host.event();
             assert_eq!(event.kind, EventKind::SynOption);
             assert_eq!(event.flow, flow(client(Family::V4), requested()));
-            assert_eq!((event.isn, event.frame), (count, frame));
+            assert_eq!(
+                (event.half_open.isn, event.frame.as_bytes()),
+                (count, &*frame)
+            );
         }
         assert_eq!(host.half_open_flows(), (1, 0));
     });
@@ -140,8 +145,8 @@ fn unauthorized_option_reported() {
         assert_eq!(host.receive(&frame), Passed);
         let event = host.event();
         assert_eq!(
-            (event.kind, event.frame),
-            (EventKind::Unauthorized, frame.clone())
+            (event.kind, event.frame.as_bytes()),
+            (EventKind::Unauthorized, &*frame)
         );
         assert_eq!(host.stat("syn_options_refused"), 1);
         assert_eq!(host.half_open_flows(), (0, 0));
@@ -266,7 +271,11 @@ fn syns(connect: impl Fn(&Socket, SockAddr) + Sync, count: usize) -> (Vec<Vec<u8
         };
         let mut redirect = load(settings);
         redirect.send_syn_options().unwrap();
-        let worker_maps = redirect.worker_maps(0).unwrap().open().unwrap();
+        let mut worker_maps = redirect
+            .worker_maps(0)
+            .unwrap()
+            .open(vec![], Box::new(NoHost))
+            .unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_nonblocking(true).unwrap();
         worker_maps

@@ -2,9 +2,12 @@
 //! What becomes of a SYN: by its rule, and by what this host would do with it.
 
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
-use posthaste_bpf::{Action, EventKind, LinkLayer, RuleSpec, Settings};
+use posthaste_bpf::{LinkLayer, Settings};
 use posthaste_lab::network::Family;
+use posthaste_relay::intercept::{EventKind, Intercept};
+use posthaste_relay::policy::{Action, Rule};
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{
@@ -12,6 +15,8 @@ use crate::host::{
     on_host_with, rule, server,
 };
 use crate::segment::{ACK, FIN, RST, SYN, Segment};
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn syn(family: Family) -> Vec<u8> {
     Segment::syn(client(family), server(family)).frame()
@@ -39,12 +44,15 @@ fn early_redirects_and_reports() {
             let event = host.event();
             assert_eq!(event.kind, EventKind::Syn { held: false });
             assert_eq!(event.flow, flow(client(family), server(family)));
-            assert_eq!((event.isn, event.rule, event.kept), (7, 0, false));
             assert_eq!(
-                (event.generation, event.ifindex),
+                (event.half_open.isn, event.rule, event.half_open.kept),
+                (7, 0, false)
+            );
+            assert_eq!(
+                (event.generation, event.frame.ifindex),
                 (generation, host.ifindex)
             );
-            assert_eq!((event.l2_bytes, event.frame), (14, frame));
+            assert_eq!(event.frame.as_bytes(), frame);
         }
         assert_eq!(host.half_open_flows(), (2, 0));
         assert_eq!(host.stat("syns_redirected"), 2);
@@ -92,7 +100,7 @@ fn reject_has_the_worker_answer() {
             assert_eq!(host.receive(&syn(family)), Swallowed);
             let event = host.event();
             assert_eq!(event.kind, EventKind::Reject);
-            assert_eq!(event.frame, syn(family));
+            assert_eq!(event.frame.as_bytes(), syn(family));
         }
         assert_eq!(host.half_open_flows(), (0, 0));
     });
@@ -104,7 +112,7 @@ fn without_a_rule_it_passes() {
         host.obey(&[]);
         assert_passed(host);
         let mut other_port = rule(Action::Relay, EARLY);
-        other_port.ports = vec![(81, 81)];
+        other_port.matches.ports = vec![81..=81];
         host.obey(&[other_port]);
         assert_passed(host);
     });
@@ -345,17 +353,14 @@ fn failed_destination_is_strict() {
     on_host(|host| {
         for family in Family::ALL {
             let flow = flow(client(family), server(family));
-            let now = posthaste_relay::sys::monotonic();
-            host.worker_maps
-                .record_failure(&flow, now + std::time::Duration::from_secs(3600));
+            host.worker_maps.record_failure(&flow, HOUR);
             assert_eq!(host.receive(&syn(family)), Swallowed);
             assert_eq!(host.event().kind, EventKind::Syn { held: true });
 
-            host.worker_maps.record_failure(&flow, now);
+            host.worker_maps.record_failure(&flow, Duration::ZERO);
             let again = Segment::syn(client(family), server(family)).sequence(8);
             assert_eq!(host.receive(&again.frame()), Redirected, "it is over");
-            host.worker_maps
-                .record_failure(&flow, now + std::time::Duration::from_secs(3600));
+            host.worker_maps.record_failure(&flow, HOUR);
             host.worker_maps.clear_failure(&flow);
             let again = Segment::syn(client(family), server(family)).sequence(9);
             assert_eq!(host.receive(&again.frame()), Redirected, "taken back");
@@ -370,9 +375,8 @@ fn suspicion_is_of_one_port() {
     on_host(|host| {
         let mut other = server(Family::V4);
         other.set_port(81);
-        let deferred = posthaste_relay::sys::monotonic() + std::time::Duration::from_secs(3600);
         host.worker_maps
-            .record_failure(&flow(client(Family::V4), other), deferred);
+            .record_failure(&flow(client(Family::V4), other), HOUR);
         assert_eq!(host.receive(&syn(Family::V4)), Redirected);
     });
 }
@@ -415,8 +419,8 @@ fn zero_budget_is_late() {
 
 #[test]
 fn egress_watched_when_observing() {
-    let observing = |action| RuleSpec {
-        observe: Some(1),
+    let observing = |action| Rule {
+        observe: true,
         ..rule(action, EARLY)
     };
     on_host(|host| {

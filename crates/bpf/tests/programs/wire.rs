@@ -6,18 +6,19 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use posthaste_bpf::{
-    Accept, Action, Direction, Event, EventKind, LinkLayer, Redirect, Settings, WorkerMaps,
-};
+use posthaste_bpf::{LinkLayer, Redirect, Settings, WorkerMaps};
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
 use posthaste_lab::process::wait_until;
+use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::frame::Frame;
+use posthaste_relay::intercept::{Direction, Event, EventKind, Intercept};
+use posthaste_relay::policy::Action;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    EARLY, LATE, REDIRECT_MARK, SETTINGS, SOCKET_MARK, STRICT, connecting, device, half_open,
-    interface, listen, load, rule,
+    EARLY, LATE, NoHost, REDIRECT_MARK, SETTINGS, SOCKET_MARK, STRICT, connecting, device,
+    half_open, interface, listen, load, rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
 
@@ -36,7 +37,7 @@ struct Wire<'a> {
 
 /// Runs a test with devices that have a link layer and with such that have none, and in both
 /// families.
-fn on_wires(rule: (Action, Accept), test: impl Fn(&mut Wire<'_>) + Sync) {
+fn on_wires(rule: (Action, AcceptMode), test: impl Fn(&mut Wire<'_>) + Sync) {
     for (link, layer) in [
         (Link::Veth, LinkLayer::Ethernet),
         (Link::delay(Duration::ZERO), LinkLayer::None),
@@ -69,7 +70,7 @@ impl<'a> Wire<'a> {
         network: &'a Network,
         family: Family,
         layer: LinkLayer,
-        (action, accept): (Action, Accept),
+        (action, accept): (Action, AcceptMode),
     ) -> Self {
         let mut redirect = load(SETTINGS);
         for name in [TO_CLIENT, TO_SERVER] {
@@ -78,8 +79,12 @@ impl<'a> Wire<'a> {
                 .unwrap();
         }
         redirect.settle().unwrap();
-        redirect.set_rules(&[rule(action, accept)]).unwrap();
-        let worker_maps = redirect.worker_maps(0).unwrap().open().unwrap();
+        redirect.set_rules(&[rule(action, accept)], false).unwrap();
+        let worker_maps = redirect
+            .worker_maps(0)
+            .unwrap()
+            .open(vec![], Box::new(NoHost))
+            .unwrap();
         let listeners = listen(&worker_maps);
         Self {
             network,
@@ -180,10 +185,6 @@ fn assert_carries(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     assert_eq!(got, bytes);
 }
 
-fn captured(event: &Event) -> Frame {
-    Frame::captured(event.ifindex, event.l2_bytes, &event.frame)
-}
-
 #[test]
 fn listener_under_server_address() {
     on_wires((Action::Relay, EARLY), |wire| {
@@ -204,11 +205,11 @@ fn injected_syn_reaches_listener() {
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Syn { held: true });
         assert!(client.peer_addr().is_err(), "the client waits");
-        wire.worker_maps.admit(&half_open(&event)).unwrap();
-        let syn = captured(&event).completed().unwrap();
         wire.worker_maps
-            .inject(event.ifindex, Direction::In, syn.as_bytes())
+            .admit(&event.flow, event.half_open)
             .unwrap();
+        let syn = event.frame.completed().unwrap();
+        wire.worker_maps.inject(&syn, Direction::In).unwrap();
         let (client, accepted) = (connected(client), wire.accept());
         assert_carries(&client, &accepted, b"through");
     });
@@ -220,11 +221,9 @@ fn injected_syn_reaches_server() {
         let server = wire.serve();
         let client = wire.dial(0);
         let event = wire.event();
-        wire.worker_maps.pass(&half_open(&event)).unwrap();
-        let syn = captured(&event).completed().unwrap();
-        wire.worker_maps
-            .inject(event.ifindex, Direction::In, syn.as_bytes())
-            .unwrap();
+        wire.worker_maps.pass(&event.flow, event.half_open).unwrap();
+        let syn = event.frame.completed().unwrap();
+        wire.worker_maps.inject(&syn, Direction::In).unwrap();
         assert_carries(&connected(client), &server.accept().unwrap().0, b"straight");
     });
 }
@@ -235,10 +234,8 @@ fn injected_reset_refuses_client() {
         let client = wire.dial(0);
         let event = wire.event();
         assert_eq!(event.kind, EventKind::Reject);
-        let reset = captured(&event).reset().unwrap();
-        wire.worker_maps
-            .inject(event.ifindex, Direction::Out, reset.as_bytes())
-            .unwrap();
+        let reset = event.frame.reset().unwrap();
+        wire.worker_maps.inject(&reset, Direction::Out).unwrap();
         let mut error = None;
         until("a refusal", || {
             error = client.take_error().unwrap();
@@ -257,17 +254,13 @@ fn held_answer_released() {
         let own = client.local_addr().unwrap();
         let upstream = connecting(own, wire.server(), SOCKET_MARK);
         let answer = wire.event();
-        assert_eq!(
-            (answer.kind, answer.flow),
-            (EventKind::SynAck, half_open.flow)
-        );
+        assert_eq!((answer.kind, answer.flow), (EventKind::SynAck, half_open.0));
         assert!(upstream.peer_addr().is_err(), "it is not open");
 
-        wire.worker_maps.release_half_open(&half_open);
-        let frame = captured(&answer).completed().unwrap();
         wire.worker_maps
-            .inject(answer.ifindex, Direction::In, frame.as_bytes())
-            .unwrap();
+            .release_half_open(&half_open.0, half_open.1);
+        let frame = answer.frame.completed().unwrap();
+        wire.worker_maps.inject(&frame, Direction::In).unwrap();
         let upstream = connected(upstream);
         let (accepted, seen) = server.accept().unwrap();
         assert_eq!(seen, own, "the server sees the client");
@@ -323,7 +316,7 @@ fn time_wait_yields_to_forwarding() {
     on_wires((Action::Relay, LATE), |wire| {
         leave_time_wait(wire, 44_000);
         wire.redirect
-            .set_rules(&[rule(Action::Forward, LATE)])
+            .set_rules(&[rule(Action::Forward, LATE)], false)
             .unwrap();
         let server = wire.serve();
         let client = connected(wire.dial(44_000));
@@ -372,37 +365,37 @@ fn events_wait_for_settling() {
             workers: 2,
             ..SETTINGS
         });
-        let worker_maps = redirect.worker_maps(1).unwrap().open().unwrap();
+        let mut worker_maps = redirect
+            .worker_maps(1)
+            .unwrap()
+            .open(vec![], Box::new(NoHost))
+            .unwrap();
         let at = interface(network.node(0), TO_CLIENT);
         redirect.attach(at, device(LinkLayer::Ethernet)).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);
         worker_maps
-            .inject(at, Direction::Out, &[0; 60])
+            .inject(&Frame::captured(at, 14, &[0; 60]), Direction::Out)
             .expect_err("the program is not there yet");
         redirect.settle().unwrap();
         assert_eq!(redirect.attached().count(), 1);
-        worker_maps
-            .inject(
-                at,
-                Direction::Out,
-                &ethernet(&syn("10.0.0.1", "10.0.0.2").packet()),
-            )
-            .unwrap();
+        worker_maps.inject(&frame(at), Direction::Out).unwrap();
     });
 }
 
 #[test]
 fn removed_devices_are_errors() {
     on_wires((Action::Relay, EARLY), |wire| {
-        let frame = ethernet(&syn("10.0.0.1", "10.0.0.2").packet());
+        let frame = frame(9999);
         for direction in [Direction::In, Direction::Out] {
-            let error = wire
-                .worker_maps
-                .inject(9999, direction, &frame)
-                .unwrap_err();
+            let error = wire.worker_maps.inject(&frame, direction).unwrap_err();
             assert!(error.to_string().contains("interface 9999"), "{error}");
         }
     });
+}
+
+fn frame(ifindex: u32) -> Frame {
+    let packet = syn("10.0.0.1", "10.0.0.2").packet();
+    Frame::captured(ifindex, 14, &ethernet(&packet))
 }
 
 fn syn(from: &str, to: &str) -> Segment {
@@ -429,7 +422,7 @@ fn tagged_and_torn_frames_pass() {
             send(&network, &frame);
         }
         let event = wire.event();
-        assert_eq!(event.isn, 77, "the others have passed before");
+        assert_eq!(event.half_open.isn, 77, "the others have passed before");
     });
 }
 

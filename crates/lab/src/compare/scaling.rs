@@ -46,12 +46,12 @@ mod tests {
             "nginx" => Some([rates(&[]), rates(&[1500.0])]),
             _ => None,
         };
-        let rows = table(&ALL, found).unwrap().rows;
+        let rows = table(ALL, found).unwrap().rows;
         assert_eq!(rows.len(), 1);
         assert_eq!(
             (&*rows[0][0], &*rows[0][3]),
             ("haproxy", "1.50 (1.50 to 1.50)")
         );
-        assert!(table(&ALL, |_| None).is_none());
+        assert!(table(ALL, |_| None).is_none());
     }
 }

@@ -2,7 +2,7 @@
 //! The subjects: each with a name, a description, and a function that starts it.
 //!
 //! To add one, add a row to [`ALL`] and a function that starts it and returns how clients reach the
-//! server through it. It has its own network, which it may prepare once, and must use only the
+//! server through it; tables, charts and `--list` take it from there. It has its own network, which it may prepare once, and must use only the
 //! CPUs, threads and priority of its [`Site`]. It is started anew for every load: only one relay
 //! runs at a time, so that none takes shared resources of another, such as the kernel's per-user
 //! limit on pipe memory.
@@ -59,7 +59,7 @@ pub(super) struct Subject {
 pub(super) type Launched = (Command, Scratch, SocketAddr);
 
 /// All subjects, in the order of tables. The first two are references.
-pub(super) const ALL: [Subject; 13] = [
+pub(super) const ALL: &[Subject] = &[
     row(
         "direct",
         "client and server joined by a cable",

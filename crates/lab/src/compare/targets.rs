@@ -4,6 +4,7 @@
 use super::figures::{Figures, Spread};
 use super::load::{Load, Yield};
 use crate::table::Table;
+use crate::target::Bound;
 
 /// One target: with a load, a subject of ours compared with others.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +12,7 @@ struct Target {
     load: &'static str,
     ours: &'static str,
     against: Against,
+    /// On the ratio of ours to theirs.
     bound: Bound,
 }
 
@@ -21,13 +23,6 @@ enum Against {
     BestOf(&'static [&'static str]),
     /// IP forwarding.
     Forwarding,
-}
-
-/// The bound on the ratio of ours to theirs.
-#[derive(Clone, Copy, Debug)]
-enum Bound {
-    AtMost(f64),
-    AtLeast(f64),
 }
 
 use Against::{BestOf, Forwarding};
@@ -88,7 +83,7 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
 pub(super) struct Alone {
     /// Its subject.
     pub(super) load: &'static str,
-    pub(super) what: &'static str,
+    pub(super) what: String,
     pub(super) value: f64,
     /// The upper bound.
     pub(super) most: f64,
@@ -110,44 +105,41 @@ pub(super) fn table(
     figures: impl Fn(&Load, &'static str) -> Option<Figures>,
     alone: &[Alone],
 ) -> Option<Table> {
-    let columns = ["load", "posthaste", "against", "ratio", "target", "verdict"];
     let title = "Targets: ratios of marginal CPU time, of added delay or of transactions a second; \
                  and figures of posthaste by itself";
-    let mut table = Table::new(title, &columns);
-    for target in TARGETS {
-        let load = loads.iter().find(|load| load.name == target.load);
-        let verdict = load.and_then(|load| rate(target, load, &figures));
-        if let Some(verdict) = verdict {
-            table.push([
-                target.load.to_owned(),
-                target.ours.trim_start_matches("posthaste-").to_owned(),
-                verdict.other.to_owned(),
-                verdict
-                    .ratio
-                    .map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
-                target.bound.to_string(),
-                target.bound.word(verdict.ratio).to_owned(),
-            ]);
-        }
-    }
-    for Alone {
-        load,
-        what,
-        value,
-        most,
-        unit,
-    } in alone
-    {
-        let spread = Spread::of(&[*value]);
-        table.push([
-            format!("{load}, {what}"),
-            EARLY.trim_start_matches("posthaste-").to_owned(),
+    let name = |subject: &str| subject.trim_start_matches("posthaste-").to_owned();
+    let compared = TARGETS.iter().filter_map(|target| {
+        let load = loads.iter().find(|load| load.name == target.load)?;
+        let Verdict { other, ratio } = rate(target, load, &figures)?;
+        let median = ratio.map(|ratio| ratio.median);
+        Some([
+            target.load.to_owned(),
+            name(target.ours),
+            other.to_owned(),
+            ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
+            target.bound.to_string(),
+            target.bound.verdict(median).to_owned(),
+        ])
+    });
+    let alone = alone.iter().map(|one| {
+        let spread = Spread::of(&[one.value]);
+        let bound = AtMost(one.most);
+        [
+            format!("{}, {}", one.load, one.what),
+            name(EARLY),
             "-".to_owned(),
-            format!("{} {unit}", spread.map_or_else(String::new, Spread::brief)),
-            format!("<= {most} {unit}"),
-            AtMost(*most).word(spread).to_owned(),
-        ]);
-    }
+            format!(
+                "{} {}",
+                spread.map_or_else(String::new, Spread::brief),
+                one.unit
+            ),
+            format!("{bound} {}", one.unit),
+            bound.verdict(spread.map(|spread| spread.median)).to_owned(),
+        ]
+    });
+    let columns = ["load", "posthaste", "against", "ratio", "target", "verdict"];
+    let mut table = Table::new(title, &columns);
+    compared.chain(alone).for_each(|row| table.push(row));
     (!table.rows.is_empty()).then_some(table)
 }
 
@@ -173,30 +165,6 @@ fn rate(
     };
     let (other, ratio) = ratios.max_by(|a, b| worst(&a.1).total_cmp(&worst(&b.1)))?;
     Some(Verdict { other, ratio })
-}
-
-impl Bound {
-    /// The verdict on a ratio.
-    fn word(self, ratio: Option<Spread>) -> &'static str {
-        let holds = ratio.map(|ratio| match self {
-            AtMost(bound) => ratio.median <= bound,
-            AtLeast(bound) => ratio.median >= bound,
-        });
-        match holds {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "UNCLEAR",
-        }
-    }
-}
-
-impl std::fmt::Display for Bound {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            AtMost(bound) => write!(f, "<= {bound}"),
-            AtLeast(bound) => write!(f, ">= {bound}"),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -243,7 +211,7 @@ mod tests {
     fn absolute_targets_checked() {
         let alone = |value| Alone {
             load: "boot",
-            what: "median",
+            what: "median".to_owned(),
             value,
             most: 2.0,
             unit: "ms",

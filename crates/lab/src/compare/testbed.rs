@@ -72,7 +72,7 @@ pub(super) struct Testbed {
     servers: Vec<Server>,
     /// CPUs of the relay, and its threads.
     relay_cpus: Vec<usize>,
-    threads: usize,
+    pub(super) threads: usize,
     /// CPUs of clients and servers.
     end_cpus: Vec<usize>,
     binary: Binary,

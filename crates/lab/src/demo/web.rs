@@ -2,8 +2,9 @@
 //! A real web server and a real browser of the simplest kind: nginx and curl.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -11,6 +12,7 @@ use crate::netns::Namespace;
 use crate::nginx::{LOG_VISITORS, Nginx};
 use crate::rng::scramble;
 use crate::scratch::Scratch;
+use crate::transfer::Timing;
 
 /// Bytes in a KB.
 const KB: u64 = 1000;
@@ -100,17 +102,6 @@ pub(super) struct Browser {
     files: Scratch,
 }
 
-/// The times of a fetch, in milliseconds from its start, as measured by curl.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Fetched {
-    /// Until the connection was open.
-    pub connect_ms: f64,
-    /// Until the first byte of the answer.
-    pub first_byte_ms: f64,
-    /// Until the last byte.
-    pub complete_ms: f64,
-}
-
 impl Browser {
     /// Uses the given curl.
     pub(super) fn new(curl: &Path) -> Result<Self> {
@@ -121,7 +112,7 @@ impl Browser {
     }
 
     /// Fetches the object of `size` KB and compares it with the original.
-    pub(super) fn fetch(&self, from: &Namespace, server: IpAddr, size: u64) -> Result<Fetched> {
+    pub(super) fn fetch(&self, from: &Namespace, server: IpAddr, size: u64) -> Result<Timing> {
         let file = self.files.path().join(object_name(size));
         let host = if server.is_ipv6() {
             format!("[{server}]")
@@ -134,6 +125,7 @@ impl Browser {
                 "--silent",
                 "--show-error",
                 "--fail",
+                // A proxy of the environment would be outside the namespace.
                 "--noproxy",
                 "*",
                 "--max-time",
@@ -141,7 +133,7 @@ impl Browser {
             ])
             .args([
                 "--write-out",
-                "%{time_connect} %{time_starttransfer} %{time_total}",
+                "%{time_connect} %{time_starttransfer} %{time_total} %{local_ip} %{local_port}",
             ])
             .arg("--output")
             .arg(&file)
@@ -159,19 +151,19 @@ impl Browser {
     }
 }
 
-/// Reads curl's three times, in seconds.
-fn parse(text: &str) -> Result<Fetched> {
-    let times: Vec<f64> = text
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    let [connect, first_byte, complete] = times[..] else {
+/// Reads curl's three times, in seconds, and its address and port.
+fn parse(text: &str) -> Result<Timing> {
+    let [connect, first_byte, complete, address, port] =
+        text.split_whitespace().collect::<Vec<_>>()[..]
+    else {
         bail!("curl printed {text:?}")
     };
-    Ok(Fetched {
-        connect_ms: connect * 1e3,
-        first_byte_ms: first_byte * 1e3,
-        complete_ms: complete * 1e3,
+    let time = |text: &str| -> Result<Duration> { Ok(Duration::from_secs_f64(text.parse()?)) };
+    Ok(Timing {
+        connect: time(connect)?,
+        first_byte: time(first_byte)?,
+        complete: time(complete)?,
+        local: SocketAddr::new(address.parse()?, port.parse()?),
     })
 }
 
@@ -181,9 +173,10 @@ mod tests {
 
     #[test]
     fn curls_times_are_read() {
-        let fetched = parse("0.050213 0.151 0.4071").unwrap();
-        assert!((fetched.connect_ms - 50.213).abs() < 1e-9);
-        assert!((fetched.complete_ms - 407.1).abs() < 1e-9);
+        let fetched = parse("0.050213 0.151 0.4071 10.0.0.1 4000").unwrap();
+        assert_eq!(fetched.connect, Duration::from_micros(50_213));
+        assert_eq!(fetched.complete, Duration::from_micros(407_100));
+        assert_eq!(fetched.local.to_string(), "10.0.0.1:4000");
         assert!(parse("0.05 0.1").is_err());
     }
 

@@ -7,7 +7,7 @@ use super::Args;
 use crate::chart::{Across, Chart, Series, Spacing};
 use crate::record::Record;
 use crate::stats::{max, median};
-use crate::table::Table;
+use crate::table::{Table, cell_with};
 
 /// Resources used by the controller in an interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,91 +103,84 @@ fn samples(outcome: &Outcome, record: &mut Record) {
     record.sample("memory of the controller", "bytes", &[], memory);
 }
 
-fn shown(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+fn first(times: &[f64]) -> Option<f64> {
+    times.iter().copied().reduce(f64::min)
 }
 
 fn arrival(outcome: &Outcome) -> Table {
-    let title = "All nodes come at once: seconds until each";
-    let mut table = Table::new(title, &["", "first", "median", "last"]);
-    for (name, seconds) in [
+    let rows = [
         ("is let in", &outcome.joined),
         ("has rows", &outcome.first_update),
         ("has rows of a plan of all links", &outcome.whole),
-    ] {
-        let first = seconds.iter().copied().reduce(f64::min);
-        let cells = [first, median(seconds), max(seconds)].map(|value| shown(value, 2));
-        let [first, median, last] = cells;
-        table.push([name.to_owned(), first, median, last]);
-    }
-    table
+    ];
+    Table::of(
+        "All nodes come at once: seconds until each",
+        rows,
+        &[
+            ("", &|(name, _)| (*name).to_owned()),
+            ("first", &|(_, seconds)| cell_with(first(seconds), 2)),
+            ("median", &|(_, seconds)| cell_with(median(seconds), 2)),
+            ("last", &|(_, seconds)| cell_with(max(seconds), 2)),
+        ],
+    )
 }
 
 fn deaths(outcome: &Outcome) -> Table {
-    let title = "Milliseconds from a death until nodes have new rows";
-    let columns = [
-        "dead",
-        "ways over it",
-        "first node",
-        "median",
-        "last node",
-        "controller CPU",
-        "bytes a node",
-    ];
-    let mut table = Table::new(title, &columns);
-    for (what, deaths) in [("link", &outcome.links), ("node", &outcome.nodes)] {
-        for (place, death) in deaths.iter().enumerate() {
-            let first = death.seconds.iter().copied().reduce(f64::min);
-            let times = [first, median(&death.seconds), max(&death.seconds)];
-            let [first, median, last] = times.map(|time| shown(time.map(|s| s * 1e3), 0));
-            let each = death.cost.received / death.seconds.len().max(1) as f64;
-            table.push([
-                format!("{what} {}", place + 1),
-                death.routes.to_string(),
-                first,
-                median,
-                last,
-                format!("{:.0} ms", death.cost.processor * 1e3),
-                format!("{each:.0}"),
-            ]);
-        }
-    }
-    table
+    let kinds = [("link", &outcome.links), ("node", &outcome.nodes)];
+    let rows = kinds.into_iter().flat_map(|(what, deaths)| {
+        let named = move |(place, death)| (format!("{what} {}", place + 1), death);
+        deaths.iter().enumerate().map(named)
+    });
+    let ms = |seconds: Option<f64>| cell_with(seconds.map(|seconds| seconds * 1e3), 0);
+    let each = |death: &Death| death.cost.received / death.seconds.len().max(1) as f64;
+    Table::of(
+        "Milliseconds from a death until nodes have new rows",
+        rows,
+        &[
+            ("dead", &|(name, _)| name.clone()),
+            ("ways over it", &|(_, death)| death.routes.to_string()),
+            ("first node", &|(_, death)| ms(first(&death.seconds))),
+            ("median", &|(_, death)| ms(median(&death.seconds))),
+            ("last node", &|(_, death)| ms(max(&death.seconds))),
+            ("controller CPU", &|(_, death)| {
+                format!("{} ms", ms(Some(death.cost.processor)))
+            }),
+            ("bytes a node", &|(_, death)| format!("{:.0}", each(death))),
+        ],
+    )
 }
 
 fn cost(outcome: &Outcome, args: &Args) -> Table {
-    let columns = [
-        "",
-        "seconds",
-        "plans",
-        "CPU s",
-        "CPU %",
-        "MB to nodes",
-        "MB from nodes",
-    ];
-    let mut table = Table::new("What the controller costs", &columns);
     let changes = format!("{} % of links change in 10 s", args.changes);
-    for (name, interval) in [
+    let rows = [
         ("all nodes come", &outcome.arrival),
         (changes.as_str(), &outcome.changes),
-    ] {
-        table.push([
-            name.to_owned(),
-            format!("{:.1}", interval.seconds),
-            format!("{}", interval.plans),
-            format!("{:.2}", interval.processor),
-            format!("{:.0}", interval.processor / interval.seconds * 100.0),
-            format!("{:.1}", interval.received / 1e6),
-            format!("{:.1}", interval.sent / 1e6),
-        ]);
-    }
-    table
+    ];
+    Table::of(
+        "What the controller costs",
+        rows,
+        &[
+            ("", &|(name, _)| (*name).to_owned()),
+            ("seconds", &|(_, one)| format!("{:.1}", one.seconds)),
+            ("plans", &|(_, one)| one.plans.to_string()),
+            ("CPU s", &|(_, one)| format!("{:.2}", one.processor)),
+            ("CPU %", &|(_, one)| {
+                format!("{:.0}", one.processor / one.seconds * 100.0)
+            }),
+            ("MB to nodes", &|(_, one)| {
+                format!("{:.1}", one.received / 1e6)
+            }),
+            ("MB from nodes", &|(_, one)| {
+                format!("{:.1}", one.sent / 1e6)
+            }),
+        ],
+    )
 }
 
 fn remarks(outcome: &Outcome) -> Vec<String> {
     let last = |deaths: &[Death]| {
         let each = deaths.iter().filter_map(|death| max(&death.seconds));
-        shown(max(&each.map(|s| s * 1e3).collect::<Vec<_>>()), 0)
+        cell_with(max(&each.map(|s| s * 1e3).collect::<Vec<_>>()), 0)
     };
     let mut remarks = vec![
         format!(
@@ -218,7 +211,8 @@ fn chart(args: &Args, outcome: &Outcome) -> Chart {
     let longest_ms = longest.fold(0.1, f64::max) * 1e3;
     let steps = 100;
     let grid: Vec<f64> = (0..=steps)
-        .map(|step| longest_ms * f64::from(step) / f64::from(steps))
+        // In this order the last step is the longest time exactly, and the line reaches 100 %.
+        .map(|step| longest_ms * (f64::from(step) / f64::from(steps)))
         .collect();
     let share = |deaths: &[Death], name: &str| {
         let seconds: Vec<f64> = deaths.iter().flat_map(|d| d.seconds.clone()).collect();

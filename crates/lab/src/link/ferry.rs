@@ -140,6 +140,7 @@ fn ports(links: Vec<([File; 2], Emulation)>, seed: u64) -> Vec<Port> {
     for ([left, right], emulation) in links {
         let first = ports.len();
         for (tun, index, peer) in [(left, first, first + 1), (right, first + 1, first)] {
+            // Each direction has its own sequence, or the same packets would be lost both ways.
             let queue = Queue::new(&emulation, scramble(seed) ^ index as u64);
             ports.push(Port { tun, queue, peer });
         }
@@ -232,6 +233,7 @@ impl Crossing {
     /// Writes the packets that are due.
     fn deliver(&mut self) {
         for index in 0..self.ports.len() {
+            // Read again for each port: writing to the one before took time.
             let now = self.began.elapsed();
             while let Some((due, packet)) = self.ports[index].queue.pop_ready(now) {
                 let peer = self.ports[index].peer;

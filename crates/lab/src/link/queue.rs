@@ -74,6 +74,7 @@ struct Rate {
 
 impl Rate {
     fn sending_time(&self, bytes: u64) -> Duration {
+        // 64 bits would overflow from 2.3 GB on.
         let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.bits_per_second);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -147,6 +148,7 @@ impl Queue {
             stages.push(Box::new(Rate {
                 bits_per_second,
                 queue_bytes,
+                // The time in the past means an idle link: the first packet is sent at once.
                 free: Duration::ZERO,
             }));
         }

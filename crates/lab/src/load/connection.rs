@@ -56,6 +56,7 @@ pub(super) fn begin(target: SocketAddr) -> io::Result<TcpStream> {
 pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
     let first_message = FirstMessage::new(call);
     let mut stream = TcpStream::connect_timeout(&call.target, PATIENCE).context("connect")?;
+    // A message must not wait for the acknowledgement of the one before (Nagle).
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream
@@ -78,6 +79,7 @@ pub(super) fn write_whole(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()
 pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> io::Result<()> {
     if left.is_none() {
         let mut front = [0; 2];
+        // The length is in the header (RFC 8803, section 6.1); bytes of content may follow it at once.
         let flags = MsgFlags::MSG_PEEK;
         let count = recv(stream.as_raw_fd(), &mut front, flags)?;
         if count == 1 {

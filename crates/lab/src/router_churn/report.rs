@@ -10,7 +10,7 @@ use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Run};
 use crate::record::Record;
 use crate::stats::percentile;
-use crate::table::Table;
+use crate::table::{Table, cell};
 
 /// Bound on connections described individually.
 const DESCRIBED: usize = 20;
@@ -57,88 +57,76 @@ fn count(pairs: &[&Pair], check: impl Fn(&Pair) -> bool) -> String {
 }
 
 fn by_kind(pairs: &[Pair]) -> Table {
-    let columns = [
-        "kind",
-        "connections",
-        "as expected without node",
-        "with",
-        "reset by its death",
-        "by a stale address",
-        "otherwise while a link is cut",
-        "BROKEN",
-        "median without, ms",
-        "with, ms",
-    ];
-    let title = "Connections by kind, and medians of those that nothing disturbed";
-    let mut table = Table::new(title, &columns);
-    for (kind, _) in Kind::SHARES {
-        let of: Vec<&Pair> = pairs.iter().filter(|p| p.plan.kind == kind).collect();
-        let median = |life| {
-            percentile(&times(pairs, kind, life), 50.0)
-                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
-        };
-        table.push([
-            kind.name().to_owned(),
-            of.len().to_string(),
-            count(&of, |pair| pair.direct.end() == expected(kind)),
-            count(&of, |pair| pair.node.end() == expected(kind)),
-            count(&of, |pair| pair.verdict == Verdict::Killed),
-            count(&of, |pair| pair.verdict == Verdict::Stale),
-            count(&of, |pair| pair.verdict == Verdict::Cut),
-            count(&of, |pair| pair.verdict.is_broken()),
-            median(direct),
-            median(with),
-        ]);
-    }
-    table
+    type Row<'a> = (Kind, Vec<&'a Pair>);
+    let of = |kind| pairs.iter().filter(|pair| pair.plan.kind == kind).collect();
+    let median = |kind, life| cell(percentile(&times(pairs, kind, life), 50.0));
+    let verdict = |of: &[&Pair], verdict| count(of, |pair| pair.verdict == verdict);
+    let usual = |(kind, of): &Row<'_>, life: fn(&Pair) -> &Life| {
+        count(of, |pair| life(pair).end() == expected(*kind))
+    };
+    Table::of(
+        "Connections by kind, and medians of those that nothing disturbed",
+        Kind::SHARES.map(|(kind, _)| -> Row<'_> { (kind, of(kind)) }),
+        &[
+            ("kind", &|(kind, _)| kind.name().to_owned()),
+            ("connections", &|(_, of)| of.len().to_string()),
+            ("as expected without node", &|row| usual(row, direct)),
+            ("with", &|row| usual(row, with)),
+            ("reset by its death", &|(_, of)| {
+                verdict(of, Verdict::Killed)
+            }),
+            ("by a stale address", &|(_, of)| verdict(of, Verdict::Stale)),
+            ("otherwise while a link is cut", &|(_, of)| {
+                verdict(of, Verdict::Cut)
+            }),
+            ("BROKEN", &|(_, of)| {
+                count(of, |pair| pair.verdict.is_broken())
+            }),
+            ("median without, ms", &|(kind, _)| median(*kind, direct)),
+            ("with, ms", &|(kind, _)| median(*kind, with)),
+        ],
+    )
 }
 
 fn by_phase(run: &Run) -> Table {
-    let columns = [
-        "meanwhile",
-        "times",
-        "connections",
-        "not as expected without node",
-        "with",
-        "hung without",
-        "with",
-        "reset without",
-        "with",
-        "much longer without",
-        "with",
-        "BROKEN",
-    ];
-    let mut table = Table::new(
-        "Connections by what happened while they were open",
-        &columns,
-    );
     let name = |fault: Option<Fault>| fault.map_or("nothing", Fault::name);
     let faults = run.spans.iter().map(|span| span.fault.name());
     let phases: BTreeSet<&str> = faults.chain([name(None)]).collect();
-    for phase in phases {
+    let row = |phase| {
         let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
-        let of: Vec<&Pair> = of.collect();
-        let times = run.spans.iter().filter(|span| span.fault.name() == phase);
-        let ended = |life: fn(&Pair) -> &Life, end| count(&of, |pair| life(pair).end() == end);
-        let odd = |life: fn(&Pair) -> &Life| {
-            count(&of, |pair| life(pair).end() != expected(pair.plan.kind))
-        };
-        table.push([
-            phase.to_owned(),
-            times.count().to_string(),
-            of.len().to_string(),
-            odd(direct),
-            odd(with),
-            ended(direct, End::Hung),
-            ended(with, End::Hung),
-            ended(direct, End::Reset),
-            ended(with, End::Reset),
-            count(&of, Pair::much_longer_without),
-            count(&of, Pair::much_longer_with),
-            count(&of, |pair| pair.verdict.is_broken()),
-        ]);
-    }
-    table
+        (phase, of.collect::<Vec<&Pair>>())
+    };
+    let times = |phase: &str| {
+        let spans = run.spans.iter().filter(|span| span.fault.name() == phase);
+        spans.count().to_string()
+    };
+    let ended =
+        |of: &[&Pair], life: fn(&Pair) -> &Life, end| count(of, |pair| life(pair).end() == end);
+    let odd = |of: &[&Pair], life: fn(&Pair) -> &Life| {
+        count(of, |pair| life(pair).end() != expected(pair.plan.kind))
+    };
+    Table::of(
+        "Connections by what happened while they were open",
+        phases.into_iter().map(row),
+        &[
+            ("meanwhile", &|(phase, _)| (*phase).to_owned()),
+            ("times", &|(phase, _)| times(phase)),
+            ("connections", &|(_, of)| of.len().to_string()),
+            ("not as expected without node", &|(_, of)| odd(of, direct)),
+            ("with", &|(_, of)| odd(of, with)),
+            ("hung without", &|(_, of)| ended(of, direct, End::Hung)),
+            ("with", &|(_, of)| ended(of, with, End::Hung)),
+            ("reset without", &|(_, of)| ended(of, direct, End::Reset)),
+            ("with", &|(_, of)| ended(of, with, End::Reset)),
+            ("much longer without", &|(_, of)| {
+                count(of, Pair::much_longer_without)
+            }),
+            ("with", &|(_, of)| count(of, Pair::much_longer_with)),
+            ("BROKEN", &|(_, of)| {
+                count(of, |pair| pair.verdict.is_broken())
+            }),
+        ],
+    )
 }
 
 fn remarks(run: &Run) -> Vec<String> {

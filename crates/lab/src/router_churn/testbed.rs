@@ -72,6 +72,7 @@ impl Testbed {
     pub(super) fn begin(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Upgrade | Fault::Drain | Fault::Reload => Ok(()),
+            // A chain without a hook drops nothing, but the kernel reports the change: profiles end.
             Fault::Rule => self.nft("add chain inet router nobody { tcp dport 9 counter; }"),
             Fault::ClosePort(port) => self.element("add", "closed", &port.to_string()),
             Fault::ForbidClient(client) => self.forbid("add", client),

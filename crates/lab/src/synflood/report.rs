@@ -7,7 +7,7 @@ use crate::chart::{Across, Chart, Series};
 use crate::network::Family;
 use crate::record::Record;
 use crate::stats::{deviation_percent, max, median};
-use crate::table::Table;
+use crate::table::{Table, cell, percent_cell};
 
 /// Adds the samples and the tables made of them to the record.
 pub(super) fn fill(record: &mut Record, args: &Args, trials: &Trials) {
@@ -34,104 +34,80 @@ pub(super) fn fill(record: &mut Record, args: &Args, trials: &Trials) {
 }
 
 fn times_table(trials: &Trials) -> Table {
-    let columns = [
-        "delays",
-        "family",
-        "cookies",
-        "subject",
-        "connect before",
-        "connect during",
-        "first byte before",
-        "first byte during",
-        "during, max",
-        "model",
-        "before to model",
-    ];
-    let mut table = Table::new("Legitimate flows of 10 KB, medians in ms", &columns);
-    for (case, outcome) in trials {
-        let model = case.delays.model(case.subject);
-        let before = median(&outcome.before.first_byte);
-        let mut row = vec![
-            case.delays.to_string(),
-            case.family.to_string(),
-            case.cookies.to_string(),
-            case.subject.to_string(),
-        ];
-        row.extend(
-            [
-                median(&outcome.before.connect),
-                median(&outcome.during.connect),
-                before,
-                median(&outcome.during.first_byte),
-                max(&outcome.during.first_byte),
-                Some(model),
-            ]
-            .map(|time| time.map_or_else(|| "-".to_string(), |time| format!("{time:.1}"))),
-        );
-        let deviation = before.map(|time| format!("{:+.1} %", deviation_percent(time, model)));
-        row.push(deviation.unwrap_or_else(|| "-".to_string()));
-        table.push(row);
-    }
-    table
+    let before = |outcome: &Outcome| median(&outcome.before.first_byte);
+    let model = |case: &Case| case.delays.model(case.subject);
+    Table::of(
+        "Legitimate flows of 10 KB, medians in ms",
+        trials,
+        &[
+            ("delays", &|(case, _)| case.delays.to_string()),
+            ("family", &|(case, _)| case.family.to_string()),
+            ("cookies", &|(case, _)| case.cookies.to_string()),
+            ("subject", &|(case, _)| case.subject.to_string()),
+            ("connect before", &|(_, one)| {
+                cell(median(&one.before.connect))
+            }),
+            ("connect during", &|(_, one)| {
+                cell(median(&one.during.connect))
+            }),
+            ("first byte before", &|(_, one)| cell(before(one))),
+            ("first byte during", &|(_, one)| {
+                cell(median(&one.during.first_byte))
+            }),
+            ("during, max", &|(_, one)| cell(max(&one.during.first_byte))),
+            ("model", &|(case, _)| cell(Some(model(case)))),
+            ("before to model", &|(case, one)| {
+                percent_cell(before(one).map(|time| deviation_percent(time, model(case))))
+            }),
+        ],
+    )
 }
 
 fn promises_table(trials: &Trials, args: &Args) -> Table {
-    let columns = [
-        "delays",
-        "family",
-        "cookies",
-        "subject",
-        "SYNs sent",
-        "completed at server",
-        "half-open at server",
-        "cookies accepted",
-        "half-open upstream",
-        "held",
-        "over budget",
-        "flows failed",
-        "promises",
-    ];
-    let mut table = Table::new(
+    let node = |outcome: &Outcome, value: fn(&NodeCounts) -> u64| {
+        let node = outcome.node.as_ref();
+        node.map_or_else(|| "-".to_owned(), |node| value(node).to_string())
+    };
+    let failed = |one: &Outcome| one.before.failures.len() + one.during.failures.len();
+    let verdict = |one: &Outcome| match (&one.node, one.broken(args.budget).is_empty()) {
+        (None, _) => "-",
+        (Some(_), true) => "kept",
+        (Some(_), false) => "BROKEN",
+    };
+    // A handshake that the server completed shows in one of three places, by how long it lasted.
+    let completed = |one: &Outcome| one.completed.max(one.accepted).max(one.extra_opens);
+    Table::of(
         format!(
             "Spoofed SYNs, {} per second for {} s; budget {} half-open; most seen at once",
             args.rate, args.seconds, args.budget
         ),
-        &columns,
-    );
-    for (case, outcome) in trials {
-        let node = |value: fn(&NodeCounts) -> u64| {
-            outcome
-                .node
-                .as_ref()
-                .map_or_else(|| "-".to_string(), |node| value(node).to_string())
-        };
-        let verdict = match (&outcome.node, outcome.broken(args.budget).is_empty()) {
-            (None, _) => "-",
-            (Some(_), true) => "kept",
-            (Some(_), false) => "BROKEN",
-        };
-        let failed = outcome.before.failures.len() + outcome.during.failures.len();
-        table.push([
-            case.delays.to_string(),
-            case.family.to_string(),
-            case.cookies.to_string(),
-            case.subject.to_string(),
-            outcome.sent.to_string(),
-            outcome
-                .completed
-                .max(outcome.accepted)
-                .max(outcome.extra_opens)
-                .to_string(),
-            outcome.server_half_open.to_string(),
-            outcome.cookies_received.to_string(),
-            node(|node| node.half_open),
-            node(|node| node.held),
-            node(|node| node.over_budget),
-            failed.to_string(),
-            verdict.to_string(),
-        ]);
-    }
-    table
+        trials,
+        &[
+            ("delays", &|(case, _)| case.delays.to_string()),
+            ("family", &|(case, _)| case.family.to_string()),
+            ("cookies", &|(case, _)| case.cookies.to_string()),
+            ("subject", &|(case, _)| case.subject.to_string()),
+            ("SYNs sent", &|(_, one)| one.sent.to_string()),
+            ("completed at server", &|(_, one)| {
+                completed(one).to_string()
+            }),
+            ("half-open at server", &|(_, one)| {
+                one.server_half_open.to_string()
+            }),
+            ("cookies accepted", &|(_, one)| {
+                one.cookies_received.to_string()
+            }),
+            ("half-open upstream", &|(_, one)| {
+                node(one, |node| node.half_open)
+            }),
+            ("held", &|(_, one)| node(one, |node| node.held)),
+            ("over budget", &|(_, one)| {
+                node(one, |node| node.over_budget)
+            }),
+            ("flows failed", &|(_, one)| failed(one).to_string()),
+            ("promises", &|(_, one)| verdict(one).to_owned()),
+        ],
+    )
 }
 
 /// The chart of the times.

@@ -36,7 +36,7 @@ pub(crate) fn emulation_remark(name: &str, stats: Stats) -> String {
 
 impl Results {
     /// Prints and writes everything. Fails when a transfer failed or a target was missed.
-    pub(super) fn publish(&self, mut record: Record, findings: Findings) -> Result<()> {
+    pub(crate) fn publish(&self, mut record: Record, findings: Findings) -> Result<()> {
         let Experiment {
             groups,
             repeats,
@@ -70,6 +70,9 @@ impl Results {
         let missed = checks.iter().filter(|check| !check.is_met);
         misses.extend(missed.map(|check| check.text.clone()));
         let met = checks.iter().filter(|check| check.is_met);
+        if checks.is_empty() {
+            return;
+        }
         remarks.push(format!(
             "{} of {} medians reach their targets.",
             met.clone().count(),
@@ -114,7 +117,7 @@ impl Results {
             more => format!(", {more} transfers at once"),
         };
         let title = format!("{}{clients}, medians in ms", group.title);
-        let mut columns = vec![
+        let columns = [
             "KB",
             "nodes",
             "connect",
@@ -126,16 +129,16 @@ impl Results {
             "model",
             "off",
             "gain",
+            "way",
         ];
-        let has_ways = self.rows(group).any(|case| self.ways.contains_key(&case));
-        columns.extend(has_ways.then_some("way"));
         let mut table = Table::new(title, &columns);
         for case in self.rows(group) {
             let subject = &self.experiment.subjects[case.subject];
             let median = |moment| cell(self.median(case, moment));
             let model = |moment| cell(self.model(case, moment));
             let off = |moment| percent_cell(self.off(case, moment));
-            let mut row = vec![
+            let way = self.ways.get(&case);
+            table.push([
                 (case.bytes / super::KB).to_string(),
                 subject.name.clone(),
                 median(Moment::Connect),
@@ -147,16 +150,11 @@ impl Results {
                 model(Moment::Complete),
                 off(Moment::Complete),
                 percent_cell(self.gain(case)),
-            ];
-            let way = || {
-                self.ways
-                    .get(&case)
-                    .cloned()
-                    .unwrap_or_else(|| "-".to_owned())
-            };
-            row.extend(has_ways.then(way));
-            table.push(row);
+                way.cloned().unwrap_or_else(|| "-".to_owned()),
+            ]);
         }
+        // Not every topology has a model, or ways.
+        table.drop_empty_columns();
         table
     }
 

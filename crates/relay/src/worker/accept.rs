@@ -10,16 +10,15 @@ use std::time::Duration;
 use crate::accept_mode::AcceptMode;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
-use crate::intercept::{Direction, Intercept};
-use crate::opening::{OnMeeting, Opening};
-use crate::policy::Action;
-use crate::relay::Ready;
+use crate::intercept::Intercept;
+use crate::opening::{Action, Arrival};
 use crate::side::Side;
 use crate::sys;
 
 use super::admit::{client_prefix, one_less};
 use super::entry::{DeferredOptions, Entry, LocalRule};
 use super::listeners::Purpose;
+use super::opening::OPEN;
 use super::{ACCEPTS_MAX, Worker};
 
 /// Bound on the remembered prefixes; the set is cleared when it is full.
@@ -108,41 +107,12 @@ impl<I: Intercept> Worker<I> {
 
     /// The client has completed its handshake.
     pub(super) fn on_validation(&mut self, key: u64) {
-        self.release(key);
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let requested = pending.requested;
-        let step = pending.opening.on_accept();
-        if std::mem::take(&mut pending.trial) {
-            self.on_validated_trial();
-        }
-        // Before the injection: with a half-open entry the SYN-ACK would be captured again.
-        self.validate(key);
-        match step {
-            OnMeeting::Wait(None) if !requested => self.connect_server(key),
-            OnMeeting::Wait(frame) => {
-                self.inject(frame.and_then(|f| f.completed()), Direction::In);
-                self.meet_over_hop(key);
-            }
-            OnMeeting::WaitForClient | OnMeeting::Admit => {}
-            OnMeeting::Join => self.join(
-                key,
-                Ready {
-                    readable: true,
-                    writable: true,
-                    ..Ready::default()
-                },
-            ),
-            OnMeeting::Refuse(outcome) => self.end_with(key, outcome, None),
-        }
+        self.lift_restraint(key);
+        self.drive(key, |opening, _| opening.on_validated());
     }
 
     /// The client is validated: removes its half-open state.
-    fn validate(&mut self, key: u64) {
+    pub(super) fn validate(&mut self, key: u64) {
         self.release_opening(key);
         if let Some(flow) = self.entries.live(key).map(|entry| entry.flow) {
             self.remember(&flow);
@@ -156,46 +126,6 @@ impl<I: Intercept> Worker<I> {
         }
         if self.known.insert(client_prefix(flow)) {
             self.intercept.validate_prefix(flow);
-        }
-    }
-
-    /// Removes an entry from every table of opening flows.
-    pub(super) fn release_opening(&mut self, key: u64) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let flow = entry.flow;
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let is_validated = pending.opening.is_validated();
-        let half_open_flows = std::mem::take(&mut pending.half_open_flows);
-        let counted = std::mem::take(&mut pending.counted);
-        for (reserved_flow, half_open) in half_open_flows {
-            if is_validated {
-                self.intercept.release_half_open(&reserved_flow, half_open);
-            } else {
-                // Another SYN may have reused the tuple, here or at another worker.
-                self.intercept
-                    .release_if_unchanged(&reserved_flow, half_open);
-            }
-            self.opening.remove(&reserved_flow);
-        }
-        if self.opening.get(&flow) == Some(&key) {
-            self.opening.remove(&flow);
-        }
-        if let Some(prefix) = counted {
-            self.counters.half_open.sub(1);
-            self.uncount(prefix);
-        }
-    }
-
-    fn uncount(&mut self, prefix: [u8; 8]) {
-        if let Some(count) = self.half_open.get_mut(&prefix) {
-            *count -= 1;
-            if *count == 0 {
-                self.half_open.remove(&prefix);
-            }
         }
     }
 
@@ -213,34 +143,27 @@ impl<I: Intercept> Worker<I> {
             self.missing_syn_event.insert(flow);
         }
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
-        let (key, mss) = self.insert_validated(flow, rule, socket);
-        if let Some(pending) = self.pending(key) {
-            pending.hop_limit = hop_limit.map(one_less);
-        }
+        let key = self.insert_validated(flow, rule, socket, hop_limit.map(one_less));
         if self.full() {
             self.set_draining(true);
         }
-        self.select_next_hops(key);
-        self.open_upstream(key, mss);
+        self.carry_out_all(key, Action::Begin.into(), OPEN);
     }
 
     /// Begins the flow of a client of a listener with a fixed destination.
     fn serve(&mut self, flow: Flow, socket: OwnedFd) {
         self.counters.fixed_connections.add(1);
-        let rule = self.rules.for_flow(&flow);
-        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
-        let Some(rule) = rule else {
+        let Some(rule) = self.rules.for_request(&flow) else {
             return self.turn_away(flow, Denial::Rule);
         };
         if self.full() || self.begins_nothing() {
             return self.turn_away(flow, Denial::Overload);
         }
-        let (key, mss) = self.insert_validated(flow, rule, socket);
+        let key = self.insert_validated(flow, rule, socket, None);
         if let Some(entry) = self.entries.live_mut(key) {
             entry.fixed = true;
         }
-        self.select_next_hops(key);
-        self.open_upstream(key, mss);
+        self.carry_out_all(key, Action::Begin.into(), OPEN);
     }
 
     /// Refuses a client: dropping its socket resets it.
@@ -255,14 +178,14 @@ impl<I: Intercept> Worker<I> {
         });
     }
 
-    /// Adds a flow whose client is validated. Returns its key and the client's MSS.
+    /// Adds a flow whose client is validated. Returns its key.
     fn insert_validated(
         &mut self,
         flow: Flow,
         rule: Rc<LocalRule>,
         socket: OwnedFd,
-    ) -> (u64, Option<u16>) {
-        let mss = sys::segment_bytes(&socket);
+        hop_limit: Option<u8>,
+    ) -> u64 {
         let deferred = if rule.inherited {
             DeferredOptions::default()
         } else {
@@ -270,12 +193,14 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
             DeferredOptions::ALL
         };
-        let key = self.insert(flow, rule, AcceptMode::LATE, Opening::validated(), None);
+        let mut opening = self.open(AcceptMode::LATE, Arrival::Plain, &rule);
+        opening.hops.hop_limit = hop_limit;
+        let key = self.insert(flow, rule, AcceptMode::LATE, opening);
         if let Some(entry) = self.entries.live_mut(key) {
             entry.sockets[Side::Downstream] = Some(socket);
             entry.deferred[Side::Downstream] = deferred;
             entry.timers.accept = Duration::ZERO.into();
         }
-        (key, mss)
+        key
     }
 }

@@ -8,35 +8,23 @@ use std::rc::Rc;
 use posthaste_wire::hop::Reply;
 
 use crate::accept_mode::AcceptMode;
-use crate::chain::NextHop;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
-use crate::opening::{OnFailure, OnMeeting, OnSynAck, Opening};
-use crate::outcome::Outcome;
+use crate::opening::{Action, Arrival, Blame, Limits, Opening};
 use crate::relay::Ready;
 use crate::side::{Side, Sides};
-use crate::sys::{self, IcmpError};
+use crate::sys;
 
 use super::Worker;
 use super::entry::{DeferredOptions, Entry, LocalRule, Pending, State, Timers};
 use super::hop::{self, Hop, Kept, Wanted};
-use super::preface::reply_of_icmp;
-use super::trial::DELIVERY;
-use super::wait::LOOK;
+use super::opening::OPEN;
+use super::preface::icmp_of;
 
 /// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
 /// is always among them.
 const EVENTS_MAX: usize = 1024;
-
-/// The source of an error about a destination.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blame {
-    /// The server or the network, in answer to a SYN.
-    Them,
-    /// This host: it could not even send a SYN. A client may have caused that.
-    Us,
-}
 
 impl<I: Intercept> Worker<I> {
     /// Takes the events of the redirection.
@@ -95,15 +83,9 @@ impl<I: Intercept> Worker<I> {
     /// A client that sends a new SYN on the same tuple has given up the former attempt. The
     /// half-open entry belongs to the new one by now.
     pub(super) fn forget_former(&mut self, flow: &Flow) {
-        let Some(key) = self.opening.get(flow).copied() else {
-            return;
-        };
-        if let Some(pending) = self.pending(key) {
-            pending
-                .half_open_flows
-                .retain(|(reserved_flow, _)| reserved_flow != flow);
+        if let Some(key) = self.opening.get(flow).copied() {
+            self.drive(key, |opening, _| opening.on_new_syn(flow));
         }
-        self.end(key, Outcome::ClientAbsent);
     }
 
     pub(super) fn within_budget(&self, flow: &Flow) -> bool {
@@ -123,17 +105,18 @@ impl<I: Intercept> Worker<I> {
             &self.counters.early
         };
         begun.add(1);
-        let hop_limit = event.frame.hop_limit().map(one_less);
-        let key = self.insert(event.flow, rule, accept, accept.open(), Some(event.frame));
+        let mut opening = self.open(accept, Arrival::Plain, &rule);
+        opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
+        opening.half_opens.client = Some((event.flow, event.half_open));
+        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
+        opening.is_trial = event.trial;
+        let pending = Pending {
+            syn: Some(event.frame),
+            path: event.path,
+            ..opening.into()
+        };
+        let key = self.insert(event.flow, rule, accept, pending);
         self.opening.insert(event.flow, key);
-        self.count_half_open(key, &event.flow);
-        if let Some(pending) = self.pending(key) {
-            pending.half_open_flows.push((event.flow, event.half_open));
-            pending.requested = false;
-            pending.hop_limit = hop_limit;
-            pending.trial = event.trial;
-            pending.path = event.path;
-        }
         self.to_connect.push(key);
     }
 
@@ -141,23 +124,42 @@ impl<I: Intercept> Worker<I> {
     /// half-open entry any more, so their servers' answers need not be held and injected.
     pub(super) fn connect_servers(&mut self) {
         for key in std::mem::take(&mut self.to_connect) {
-            // The client has sent another SYN, which ended it.
-            let is_there = self.entries.get(key).is_some();
-            if is_there && self.pending(key).is_some_and(|pending| !pending.requested) {
-                self.connect_server(key);
+            // The client may have sent another SYN, which ended it, or be validated since.
+            let entry = self.entries.get_mut(key);
+            let pending = entry.and_then(Entry::pending);
+            if pending.is_some_and(|pending| pending.opening.is_waiting()) {
+                self.carry_out_all(key, Action::Begin.into(), OPEN);
             }
         }
     }
 
     /// Counts an opening flow against the budgets, including the budget of the client's prefix,
-    /// until the client is validated.
-    pub(super) fn count_half_open(&mut self, key: u64, flow: &Flow) {
+    /// until the client is validated. Returns the prefix.
+    pub(super) fn count_half_open(&mut self, flow: &Flow) -> [u8; 8] {
         let prefix = client_prefix(flow);
         *self.half_open.entry(prefix).or_insert(0) += 1;
         self.counters.half_open.add(1);
-        if let Some(pending) = self.pending(key) {
-            pending.counted = Some(prefix);
+        prefix
+    }
+
+    /// The flow no longer counts against the budgets.
+    pub(super) fn uncount(&mut self, prefix: [u8; 8]) {
+        self.counters.half_open.sub(1);
+        if let Some(count) = self.half_open.get_mut(&prefix) {
+            *count -= 1;
+            if *count == 0 {
+                self.half_open.remove(&prefix);
+            }
         }
+    }
+
+    /// A flow of a rule that begins to open now.
+    pub(super) fn open(&self, accept: AcceptMode, arrival: Arrival, rule: &LocalRule) -> Opening {
+        let limits = Limits {
+            connect: rule.rule.timeouts.connect,
+            expiry: self.rules.half_open().expiry,
+        };
+        Opening::new(accept, arrival, limits, self.now)
     }
 
     pub(super) fn insert(
@@ -165,16 +167,10 @@ impl<I: Intercept> Worker<I> {
         flow: Flow,
         rule: Rc<LocalRule>,
         accept: AcceptMode,
-        opening: Opening,
-        syn: Option<Frame>,
+        pending: impl Into<Pending>,
     ) -> u64 {
         self.counters.relays.add(1);
         self.counters.relays_opened.add(1);
-        let pending = Pending {
-            syn,
-            validate_by: self.now + self.rules.half_open().expiry,
-            ..Pending::new(opening, self.now, &rule.rule)
-        };
         self.entries.insert(Entry {
             flow,
             rule,
@@ -189,7 +185,7 @@ impl<I: Intercept> Worker<I> {
             started: self.now.into(),
             timers: Timers::default(),
             preface: None,
-            state: State::Opening(Box::new(pending)),
+            state: State::Opening(Box::new(pending.into())),
         })
     }
 
@@ -210,24 +206,12 @@ impl<I: Intercept> Worker<I> {
         let entries = self.entries.iter();
         let held = entries.filter(|(_, entry)| entry.holds_syn());
         for key in held.map(|(key, _)| key).collect::<Vec<_>>() {
-            self.forward_held(key);
-            self.end(key, Outcome::Drained);
-        }
-    }
-
-    /// Forwards the SYN of an opening flow, and leaves its half-open entry to expire.
-    pub(super) fn forward_held(&mut self, key: u64) {
-        let Some(pending) = self.pending(key) else {
-            return;
-        };
-        if let (Some(syn), false) = (pending.syn.take(), pending.half_open_flows.is_empty()) {
-            let (flow, half_open) = pending.half_open_flows.remove(0);
-            self.pass_on(&flow, &syn, half_open);
+            self.drive(key, |opening, _| opening.on_drain());
         }
     }
 
     /// Opens a connection to the server. A local failure is handled as the server's.
-    pub(super) fn open_direct(&mut self, key: u64, mss: Option<u16>) {
+    pub(super) fn open_direct(&mut self, key: u64) {
         let (keep, translated) = self.source(key);
         let path = self.path(key);
         let Some(entry) = self.entries.live(key) else {
@@ -240,10 +224,10 @@ impl<I: Intercept> Worker<I> {
         };
         let wanted = Wanted {
             flow: entry.flow,
-            hop_limit: pending.hop_limit,
+            hop_limit: pending.opening.hops.hop_limit,
             rule: &rule.rule,
             mark: self.socket_mark,
-            mss,
+            mss: self.client_mss(entry),
             strict: requested || entry.accept.holds_syn(),
             requested: requested || entry.fixed,
             path,
@@ -274,13 +258,7 @@ impl<I: Intercept> Worker<I> {
         }
         let socket = hop.connect()?;
         self.watch_upstream(key, &socket)?;
-        let now = self.now;
         if let Some(entry) = self.entries.live_mut(key) {
-            if let Some(pending) = entry.pending() {
-                // A hop may have been tried before, which set this earlier.
-                pending.connecting = now;
-                pending.restrained = false;
-            }
             entry.sockets[Side::Upstream] = Some(socket);
             entry.deferred[Side::Upstream] = DeferredOptions::ALL;
         }
@@ -293,129 +271,54 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.entries.live_mut(key).and_then(Entry::pending) else {
             return Ok(());
         };
-        if pending.opening.is_validated()
-            || pending
-                .half_open_flows
-                .iter()
-                .any(|(reserved_flow, _)| *reserved_flow == flow)
-        {
+        if !pending.opening.needs_half_open(&flow) {
             return Ok(());
         }
         let half_open = self.intercept.reserve_half_open(&flow)?;
-        pending.half_open_flows.push((flow, half_open));
+        if let Some((former, half_open)) = pending
+            .opening
+            .half_opens
+            .upstream
+            .replace((flow, half_open))
+        {
+            self.intercept.release_if_unchanged(&former, half_open);
+            self.opening.remove(&former);
+        }
         self.opening.insert(flow, key);
         Ok(())
     }
 
-    /// The budget has no room for a second half-open entry: the upstream SYN of an early flow is
-    /// sent when the client is validated, as in late mode, and that of a flow from a SYN option
-    /// when its request arrives.
+    /// The budget has no room for a second half-open entry.
     fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
-        let entry = self.entries.live(key);
-        if !entry
-            .is_some_and(|entry| entry.accept.overlaps_handshakes() || entry.is_requested_in_syn())
-        {
+        let pending = self.pending(key);
+        if !pending.is_some_and(|pending| pending.opening.put_off()) {
             return Err(error);
         }
         self.counters.over_budget.add(1);
-        if let Some(pending) = self.pending(key) {
-            pending.requested = false;
-        }
         Ok(())
-    }
-
-    /// Opens a flow whose upstream SYN is not sent yet, or was put off.
-    pub(super) fn connect_server(&mut self, key: u64) {
-        let now = self.now;
-        let patience = self.trial_patience(key);
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let connect_by = now + entry.rule.rule.timeouts.connect.min(patience);
-        let is_requested = entry.is_requested();
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        (pending.connecting, pending.connect_by) = (now, connect_by);
-        pending.look_at = now + LOOK;
-        let mss = pending.syn.as_ref().and_then(Frame::mss);
-        pending.requested = true;
-        if is_requested {
-            // The node that sent the request chose the route. Only a direct connection is ever
-            // withdrawn, never a hop.
-            pending.next_hops = vec![NextHop::Direct];
-        } else {
-            // Select again: a route was taken off the list before the flow was put off.
-            self.select_next_hops(key);
-        }
-        self.open_upstream(key, mss);
     }
 
     fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, half_open: HalfOpen) {
         let now = self.now;
-        let step = self.opening.get(flow).copied().and_then(|key| {
-            let entry = self.entries.live_mut(key)?;
-            let pending = entry.pending()?;
-            let answer = now.saturating_sub(pending.connecting).into();
-            let step = pending.opening.on_syn_ack(frame.clone());
-            if entry.timers.answer.get().is_none() {
-                entry.timers.answer = answer;
-            }
-            Some((key, step))
-        });
-        match step {
-            Some((_, OnSynAck::Keep)) => self.counters.syn_acks_held.add(1),
-            Some((key, OnSynAck::Admit)) => {
-                self.counters.syn_acks_held.add(1);
-                self.admit_client(key);
-            }
-            Some((_, OnSynAck::LetIn(frame))) => self.inject(frame.completed(), Direction::In),
-            // It crossed the client's validation in transit. Make sure that there is no half-open
-            // entry, or the injected frame would be captured again.
-            None => {
-                for kept in [false, true] {
-                    self.intercept
-                        .release_half_open(flow, HalfOpen { kept, ..half_open });
-                }
-                self.inject(frame.completed(), Direction::In);
-            }
-        }
-    }
-
-    /// The server has answered: admits the client's held SYN.
-    pub(super) fn admit_client(&mut self, key: u64) {
-        let expiry = self.rules.half_open().expiry;
-        let now = self.now;
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let connect = entry.rule.rule.timeouts.connect;
-        if let Some(pending) = entry.pending() {
-            pending.validate_by = now + if pending.trial { DELIVERY } else { expiry };
-            if pending.trial {
-                // The server answered within the short limit of a trial. From here on its handshake
-                // has the usual time, or a busy worker would reset a client that it has accepted.
-                pending.connect_by = pending.connecting + connect;
-            }
-        }
-        if entry.requester().is_some() {
-            return self.answer(key);
-        }
-        let flow = entry.flow;
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let half_open = pending
-            .half_open_flows
-            .iter()
-            .find(|(reserved_flow, _)| *reserved_flow == flow)
-            .map(|(_, half_open)| *half_open);
-        let syn = pending.syn.as_ref().and_then(Frame::completed);
-        if let Some(half_open) = half_open
-            && self.intercept.admit(&flow, half_open).is_ok()
+        let key = self.opening.get(flow).copied();
+        let entry = key.and_then(|key| Some((key, self.entries.live_mut(key)?)));
+        if let Some((key, entry)) = entry
+            && let State::Opening(pending) = &entry.state
         {
-            self.inject(syn, Direction::In);
+            if entry.timers.answer.get().is_none() {
+                entry.timers.answer = pending.opening.since_connect(now).into();
+            }
+            let is_held = !pending.opening.is_validated();
+            self.counters.syn_acks_held.add(u64::from(is_held));
+            return self.drive(key, |opening, now| opening.on_syn_ack(frame, now));
         }
+        // It crossed the client's validation in transit. Make sure that there is no half-open
+        // entry, or the injected frame would be captured again.
+        for kept in [false, true] {
+            self.intercept
+                .release_half_open(flow, HalfOpen { kept, ..half_open });
+        }
+        self.inject(frame.completed(), Direction::In);
     }
 
     /// The upstream socket became writable or failed.
@@ -430,8 +333,11 @@ impl<I: Intercept> Worker<I> {
         if ready.failed
             && let Some(error) = hop::connect_error(socket)
         {
-            if self.is_closed_by(key, &error) {
-                return self.withdraw(key);
+            let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
+            let pending = entry.pending();
+            if timed_out && pending.is_some_and(|pending| pending.opening.is_closed_by_restraint())
+            {
+                return self.drive(key, |opening, _| opening.withdraw());
             }
             return self.on_upstream_failed(key, &error, Blame::Them);
         }
@@ -440,8 +346,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = entry.pending() else {
             return;
         };
-        let connect = now.saturating_sub(pending.connecting).into();
-        let step = pending.opening.on_connected();
+        let connect = pending.opening.since_connect(now).into();
         entry.timers.connect = connect;
         if entry.timers.answer.get().is_none() {
             entry.timers.answer = connect;
@@ -456,26 +361,14 @@ impl<I: Intercept> Worker<I> {
             }
             self.intercept.clear_failure(&flow);
         }
-        match step {
-            OnMeeting::Join => {
-                self.send_proxy_header(key);
-                self.join(key, ready);
-            }
-            OnMeeting::Admit => self.admit_client(key),
-            OnMeeting::Wait(_) | OnMeeting::WaitForClient | OnMeeting::Refuse(_) => {}
-        }
+        self.drive_when(key, ready, Opening::on_connected);
     }
 
+    /// The upstream connection failed, or could not be made.
     pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        if entry
-            .pending()
-            .is_some_and(|pending| pending.hopping.is_some())
-        {
-            return self.on_hop_failed(key, None);
-        }
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
         if let (None, Some(preface)) = (icmp, &mut entry.preface) {
@@ -483,87 +376,8 @@ impl<I: Intercept> Worker<I> {
             let no_route = hop::no_route(error, !entry.flow.is_ipv4(), neighbour);
             preface.failed = no_route.map(Reply::Unreachable);
         }
-        self.fail_upstream(key, hop::connect_outcome(error), icmp, blame);
-    }
-
-    /// The server cannot be reached: reports that to the client by the means available.
-    pub(super) fn fail_upstream(
-        &mut self,
-        key: u64,
-        outcome: Outcome,
-        error: Option<IcmpError>,
-        blame: Blame,
-    ) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let (flow, accept) = (entry.flow, entry.accept);
-        let observed = entry.is_observed();
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let step = pending.opening.on_failed(outcome);
-        if outcome == Outcome::Internal {
-            self.starve();
-        }
-        if accept.becomes_strict() && blame == Blame::Them {
-            self.intercept
-                .record_failure(&flow, self.rules.strict_after_failure());
-        }
-        if observed && outcome != Outcome::UpstreamRefused {
-            self.intercept.record_no_answer(&flow);
-        }
-        match step {
-            OnFailure::Remember => self.keep_failure(key, error),
-            OnFailure::Refuse => self.end_with(key, outcome, error),
-            OnFailure::PassOn => self.refuse_held(key, outcome, error),
-        }
-    }
-
-    /// Keeps the error of a failed flow for the request that may follow.
-    fn keep_failure(&mut self, key: u64, error: Option<IcmpError>) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        if let (Some(error), Some(preface)) = (error, &mut entry.preface) {
-            preface.failed = Some(reply_of_icmp(error));
-        }
-    }
-
-    /// Answers a held SYN as the client would have been answered without the node.
-    fn refuse_held(&mut self, key: u64, outcome: Outcome, error: Option<IcmpError>) {
-        if self
-            .entries
-            .get(key)
-            .is_some_and(|entry| entry.requester().is_some())
-        {
-            return self.end_with(key, outcome, error);
-        }
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let flow = entry.flow;
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        if pending.trial {
-            return self.give_trial_back(key, flow, outcome);
-        }
-        let answer = match (outcome, error, &pending.syn) {
-            (Outcome::UpstreamRefused | Outcome::HopFailed, _, Some(syn)) => syn.reset(),
-            (Outcome::UpstreamUnreachable, Some(error), Some(syn)) => syn.unreachable(error),
-            _ => None,
-        };
-        // The error is this host's, not the network's: forward the SYN and let the kernel report
-        // it.
-        let own_word = matches!(outcome, Outcome::UpstreamUnreachable | Outcome::Internal);
-        if own_word && error.is_none() {
-            self.forward_held(key);
-        } else if outcome == Outcome::ConnectTimeout {
-            self.let_pass(key);
-        }
-        self.inject(answer, Direction::Out);
-        self.end(key, outcome);
+        let (icmp, outcome) = (icmp.map(icmp_of), hop::connect_outcome(error));
+        self.drive(key, |opening, _| opening.on_failed(outcome, icmp, blame));
     }
 
     /// Injects a frame at its device. If it is lost, its sender retransmits.

@@ -25,19 +25,19 @@ pub(super) struct Watch {
     is_silent: bool,
 }
 
-impl<I: Intercept> Worker<I> {
-    /// A flow is open: waits for its first byte, if it began at this node and uses a chain.
-    pub(super) fn watch_for_silence(&mut self, key: u64) {
-        let now = self.now;
-        let preface = self.entries.live_mut(key);
-        let preface = preface.and_then(|entry| entry.preface.as_deref_mut());
-        if let Some(preface) =
-            preface.filter(|preface| preface.via.is_some() && preface.by.is_none())
+impl Entry {
+    /// It is open: waits for its first byte, if it began at this node and uses a chain.
+    pub(super) fn watch_for_silence(&mut self, now: Duration) {
+        if let Some(preface) = &mut self.preface
+            && preface.via.is_some()
+            && preface.by.is_none()
         {
             preface.watch.look_at = Some(now + SILENT_AFTER);
         }
     }
+}
 
+impl<I: Intercept> Worker<I> {
     /// The first byte has arrived.
     pub(super) fn on_first_byte(&mut self, key: u64) {
         let preface = self.entries.live_mut(key);

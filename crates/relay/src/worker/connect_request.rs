@@ -21,18 +21,19 @@ use crate::clock::Clock;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
+use crate::opening::silence::WORKING_AFTER;
+use crate::opening::{Action, Arrival, Hops};
 use crate::outcome::Outcome;
-use crate::policy::Action;
 use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
 use super::admit::client_prefix;
 use super::entry::{LocalRule, State};
+use super::opening::OPEN;
 use super::pending_request::{Keys, PendingRequest, RequestKind};
 use super::places::PLACES;
 use super::preface::{OPTIONS, Preface, ReadError, Requester, read_message};
-use super::silence::WORKING_AFTER;
 
 /// Hops of peers that wait for a flow, at one worker.
 const HOPS_MAX: usize = 8192;
@@ -126,12 +127,6 @@ impl ConnectRequest {
         let client = header.source.map_or(self.from, Endpoint::address);
         Flow::new(client, server)
     }
-}
-
-/// Where a flow may go from here.
-pub(super) struct Onward {
-    pub(super) next_hops: Vec<NextHop>,
-    pub(super) guard: Option<LoopGuard>,
 }
 
 impl<I: Intercept> Worker<I> {
@@ -409,15 +404,18 @@ impl<I: Intercept> Worker<I> {
             // The connection works without, so let it.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
-        let entry = self.insert(flow, rule, accept, accept.open(), None);
+        let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
+        let mut opening = self.open(accept, arrival, &rule).with_hops(onward);
+        opening.hops.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
+        if !validated {
+            opening.half_opens.counted = Some(self.count_half_open(&flow));
+        }
+        let entry = self.insert(flow, rule, accept, opening);
         if self
             .rewatch(entry, Side::Downstream, &pending_request.socket)
             .is_err()
         {
             return self.end(entry, Outcome::Internal);
-        }
-        if !validated {
-            self.count_half_open(entry, &flow);
         }
         if let Some(entry) = self.entries.live_mut(entry) {
             entry.sockets[Side::Downstream] = Some(pending_request.socket);
@@ -429,15 +427,11 @@ impl<I: Intercept> Worker<I> {
                 progress_due: Some(self.now + WORKING_AFTER),
                 ..Preface::default()
             }));
-            if let Some(pending) = entry.pending() {
-                pending.route(onward.next_hops, onward.guard);
-                pending.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
-            }
         }
         if request.peer.is_some() {
             self.owe_progress(entry);
         }
-        self.open_upstream(entry, None);
+        self.carry_out_all(entry, Action::Try.into(), OPEN);
     }
 
     /// Somebody has proved to be a peer: its connection is a hop, and gets the settings
@@ -458,15 +452,14 @@ impl<I: Intercept> Worker<I> {
         &self,
         request: &ConnectRequest,
         flow: &Flow,
-    ) -> Result<(Rc<LocalRule>, Onward), Denial> {
+    ) -> Result<(Rc<LocalRule>, Hops), Denial> {
         let onward = self.onward(request, flow)?;
-        let rule = self.rules.for_flow(flow);
-        let rule = rule.filter(|rule| rule.rule.action != Action::Reject);
+        let rule = self.rules.for_request(flow);
         Ok((rule.ok_or(Denial::Rule)?, onward))
     }
 
     /// Where a flow may go.
-    fn onward(&self, request: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+    fn onward(&self, request: &ConnectRequest, flow: &Flow) -> Result<Hops, Denial> {
         let header = &request.connect.header;
         let chains = self.rules.chains();
         self.rules
@@ -480,10 +473,10 @@ impl<I: Intercept> Worker<I> {
         if begins_here {
             let rule = self.rules.for_flow(flow);
             let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
-            return Ok(Onward {
-                next_hops: chains.next_hops(flow, bytes),
-                guard: chains.me.map(LoopGuard::new),
-            });
+            return Ok(Hops::new(
+                chains.next_hops(flow, bytes),
+                chains.me.map(LoopGuard::new),
+            ));
         }
         // Clients that are known by their address alone have their routes chosen for them.
         if !header.segments.is_empty() && request.peer.is_none() {
@@ -502,15 +495,12 @@ impl<I: Intercept> Worker<I> {
         if next_hop != NextHop::Direct && passed.is_none() {
             return Err(Denial::Loop);
         }
-        Ok(Onward {
-            next_hops: vec![next_hop],
-            guard: passed,
-        })
+        Ok(Hops::new(vec![next_hop], passed))
     }
 
     /// Where a flow may go of which a peer that holds no plan does not know it: as if it began here. It
     /// does not go back, nor to a third that looks ways up.
-    fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Onward, Denial> {
+    fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Hops, Denial> {
         let chains = self.rules.chains();
         let may = &self.rules.access().resolve;
         let peer = request.peer.filter(|peer| may.contains(peer));
@@ -532,7 +522,7 @@ impl<I: Intercept> Worker<I> {
         match next_hops.is_empty() {
             true if refused => Err(Denial::Rule),
             true => Err(Denial::Loop),
-            false => Ok(Onward { next_hops, guard }),
+            false => Ok(Hops::new(next_hops, guard)),
         }
     }
 

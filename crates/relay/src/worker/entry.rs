@@ -6,26 +6,22 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::ValidationReader;
 
 use crate::accept_mode::AcceptMode;
-use crate::chain::NextHop;
 use crate::compact_instant::{CompactInstant, Micros};
 use crate::flow::Flow;
 use crate::frame::Frame;
-use crate::intercept::{HalfOpen, Path};
-use crate::opening::Opening;
+use crate::intercept::Path;
+use crate::opening::{Arrival, Opening};
 use crate::pipes::Pipe;
 use crate::policy::Rule;
 use crate::relay::{Bounds, Relay};
 use crate::side::{Side, Sides};
 use crate::sys;
 
-use super::next_hops::Hopping;
 use super::preface::{Preface, Requester};
-use super::replay::{Kept, Repeat};
-use super::wait::LOOK;
+use super::replay::Kept;
 
 /// The age at which a relay gets the settings that short ones never need.
 const OLD: Duration = Duration::from_secs(1);
@@ -124,106 +120,26 @@ pub(super) struct Pending {
     pub(super) opening: Opening,
     /// The client's SYN, if it was captured.
     pub(super) syn: Option<Frame>,
-    /// Its half-open entries by their tuples: the client's, and the upstream socket's where that
-    /// differs.
-    pub(super) half_open_flows: Vec<(Flow, HalfOpen)>,
-    /// The client prefix whose half-open budget it counts against.
-    pub(super) counted: Option<[u8; 8]>,
     /// Bytes that its client has sent, if it had a relay before and left that hop.
     pub(super) kept: Option<Kept>,
-    /// When the upstream SYN was sent.
-    pub(super) connecting: Duration,
-    /// When the server's answer is due.
-    pub(super) connect_by: Duration,
-    /// When the client's validation is due.
-    pub(super) validate_by: Duration,
-    /// When to check whether the upstream SYN has left this host.
-    pub(super) look_at: Duration,
-    /// Routes left to try, the best first.
-    pub(super) next_hops: Vec<NextHop>,
-    /// Whether it may try the current one again.
-    pub(super) repeat: Repeat,
-    /// The loop guard for the next node.
-    pub(super) guard: Option<LoopGuard>,
-    /// The TTL or hop limit for the upstream side, if the flow arrived with one.
-    pub(super) hop_limit: Option<u8>,
+    /// What is left to send of the request to the next node.
+    pub(super) request: Vec<u8>,
     /// Reads the message that the client of another node is validated.
     pub(super) validation: ValidationReader,
-    /// Whether an upstream SYN or a request to the next node was sent.
-    pub(super) requested: bool,
-    /// Whether the next hop must be a cold one.
-    pub(super) by_cold: bool,
-    /// Whether its SYN must have no option.
-    pub(super) without_syn_option: bool,
-    /// The hop to the next node, if there is one.
-    pub(super) hopping: Option<Hopping>,
-    /// Whether its SYN is retransmitted at most once while the client is not validated.
-    pub(super) restrained: bool,
-    /// Whether it is the first to be relayed after a similar flow was observed; it falls back to
-    /// forwarding if it gets no answer.
-    pub(super) trial: bool,
     /// The path that the observed flow took.
     pub(super) path: Option<Path>,
 }
 
-impl Pending {
-    /// A flow that begins to open by a rule.
-    pub(super) fn new(opening: Opening, now: Duration, rule: &Rule) -> Self {
-        let connect_by = now + rule.timeouts.connect;
+impl From<Opening> for Pending {
+    fn from(opening: Opening) -> Self {
         Self {
             opening,
             syn: None,
-            half_open_flows: Vec::new(),
-            counted: None,
             kept: None,
-            connecting: now,
-            connect_by,
-            validate_by: connect_by,
-            look_at: now + LOOK,
-            next_hops: Vec::new(),
-            repeat: Repeat::default(),
-            guard: None,
-            hop_limit: None,
+            request: Vec::new(),
             validation: ValidationReader::default(),
-            requested: true,
-            by_cold: false,
-            without_syn_option: false,
-            hopping: None,
-            restrained: false,
-            trial: false,
             path: None,
         }
-    }
-
-    /// Sets the possible routes.
-    pub(super) fn route(&mut self, next_hops: Vec<NextHop>, guard: Option<LoopGuard>) {
-        (self.next_hops, self.guard) = (next_hops, guard);
-    }
-
-    /// Whether the hop to the next node was opened for this flow.
-    pub(super) fn has_cold_hop(&self) -> bool {
-        self.hopping.as_ref().is_some_and(Hopping::is_cold)
-    }
-
-    /// When the opening times out.
-    pub(super) fn limit(&self) -> Duration {
-        if self.opening.is_validated() || self.opening.is_held() {
-            self.connect_by
-        } else {
-            self.validate_by
-        }
-    }
-
-    /// When to check it next.
-    fn deadline(&self) -> Duration {
-        let limit = if self.opening.awaits_server() {
-            self.limit().min(self.look_at)
-        } else {
-            self.limit()
-        };
-        let hop = self.hopping.as_ref().and_then(Hopping::deadline);
-        let due = [hop, self.restrain_at()].into_iter().flatten();
-        due.fold(limit, Duration::min)
     }
 }
 
@@ -260,6 +176,12 @@ impl Entry {
     /// The node or client that waits for the flow's result, if any.
     pub(super) fn requester(&self) -> Option<Requester> {
         self.preface.as_ref().and_then(|preface| preface.requester)
+    }
+
+    /// How it arrived at this node.
+    pub(super) fn arrival(&self) -> Arrival {
+        let preface = self.preface.as_deref();
+        preface.map_or(Arrival::Plain, Preface::arrival)
     }
 
     /// Whether it was requested at an explicit listener, or announced there in a SYN option.
@@ -312,7 +234,7 @@ impl Entry {
                 relay.deadline(&self.rule.bounds).min(self.started() + OLD)
             }
             State::Open(relay) => relay.deadline(&self.rule.bounds),
-            State::Opening(pending) => pending.deadline(),
+            State::Opening(pending) => pending.opening.deadline(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::control::{ChainState, Command, Ended, Known, PeerState, Phase, RelayD
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
-use crate::policy::{HalfOpenLimits, Policy, SideOptions};
+use crate::policy::{Action, HalfOpenLimits, Policy, SideOptions};
 use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
@@ -79,6 +79,12 @@ impl Rules {
 
     pub(super) fn for_flow(&self, flow: &Flow) -> Option<Rc<LocalRule>> {
         self.current.1.get(self.policy.classify(flow)?).cloned()
+    }
+
+    /// The rule of a flow that is addressed to this node, unless it rejects the flow.
+    pub(super) fn for_request(&self, flow: &Flow) -> Option<Rc<LocalRule>> {
+        let rule = self.for_flow(flow);
+        rule.filter(|rule| rule.rule.action != Action::Reject)
     }
 
     /// Whether a rule opens flows in late mode.
@@ -239,10 +245,8 @@ impl<I: Intercept> Worker<I> {
     /// The worker's knowledge of other nodes.
     fn known_of_others(&self) -> Known {
         let chains = self.rules.chains();
-        let left = |failure: Failure| {
-            let until = self.down.get(&failure).filter(|_| !self.is_over(failure))?;
-            until.checked_sub(self.now)
-        };
+        let standing = self.standing();
+        let left = |failure: Failure| standing.left(failure);
         let hops: Vec<_> = match &self.warm {
             Some(warm) => warm.states(self.now).collect(),
             None => Vec::new(),

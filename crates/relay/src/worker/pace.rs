@@ -54,7 +54,7 @@ impl<I: Intercept> Worker<I> {
         };
         let is_new = entry
             .pending()
-            .is_some_and(|pending| pending.has_cold_hop());
+            .is_some_and(|pending| pending.opening.has_cold_hop());
         let (Some(preface), Some(warm)) = (&mut entry.preface, &mut self.warm) else {
             return;
         };

@@ -14,12 +14,11 @@ use posthaste_wire::hop::{Acceptor, HopError, Icmp, Reply, ReplyReader};
 
 use crate::chain::{Path, Peer};
 use crate::flow::Flow;
-use crate::outcome::Outcome;
+use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::black_holes::Watch;
-use super::health::Origin;
 use super::replay::Fallback;
 
 /// Bytes of the longest message that is read piece by piece.
@@ -192,12 +191,13 @@ impl Preface {
         self.by.is_some() || self.requested_in_syn.is_some()
     }
 
-    /// Where the flow began.
-    pub(super) fn origin(&self) -> Origin {
-        if self.is_for_peer() {
-            Origin::Peer
-        } else {
-            Origin::Here
+    /// How it arrived at this node.
+    pub(super) fn arrival(&self) -> Arrival {
+        match (&self.requested_in_syn, self.by) {
+            (Some(_), _) => Arrival::SynOption,
+            (None, Some(_)) => Arrival::Peer,
+            (None, None) if self.requested => Arrival::Convert,
+            (None, None) => Arrival::Plain,
         }
     }
 
@@ -273,50 +273,18 @@ pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What one who asked is told of an ICMP error.
+/// The reply to the requester of a flow that an ICMP error ended.
 pub(super) fn reply_of_icmp(error: IcmpError) -> Reply {
-    Reply::Unreachable(Icmp {
+    Reply::Unreachable(icmp_of(error))
+}
+
+/// The error as the nodes of a chain send it.
+pub(super) fn icmp_of(error: IcmpError) -> Icmp {
+    Icmp {
         kind: error.kind,
         code: error.code,
         offender: Some(error.offender),
-    })
-}
-
-/// What a flow that failed with `reply` ends with.
-pub(super) fn outcome_of(reply: Reply) -> Outcome {
-    match reply {
-        Reply::Refused => Outcome::UpstreamRefused,
-        Reply::Unreachable(_) => Outcome::UpstreamUnreachable,
-        Reply::TimedOut => Outcome::ConnectTimeout,
-        _ => Outcome::HopFailed,
     }
-}
-
-/// What the one who asked is told of a flow that ended without being open.
-pub(super) fn reply_of(outcome: Outcome) -> Reply {
-    match outcome {
-        Outcome::UpstreamRefused | Outcome::UpstreamReset => Reply::Refused,
-        Outcome::ConnectTimeout => Reply::TimedOut,
-        Outcome::Internal | Outcome::Drained => Reply::Overloaded,
-        _ => Reply::Failed,
-    }
-}
-
-/// Whether another way may succeed where a node said this: it speaks of itself,
-/// and not of the server.
-pub(super) fn is_of_hop(reply: Reply) -> bool {
-    finds_no_next_hop(reply) || outcome_of(reply) == Outcome::HopFailed
-}
-
-/// Whether what a node said of itself holds for other flows of the chain, too: not what it may
-/// not do, not when it was asked, and not what it has no route to.
-pub(super) fn is_of_all_flows(reply: Reply) -> bool {
-    let of_this = matches!(reply, Reply::Denied | Reply::Clock) || finds_no_next_hop(reply);
-    is_of_hop(reply) && !of_this
-}
-
-fn finds_no_next_hop(reply: Reply) -> bool {
-    matches!(reply, Reply::Unreachable(icmp) if icmp.offender.is_none())
 }
 
 #[cfg(test)]
@@ -514,39 +482,5 @@ mod tests {
         assert_eq!(connected, [1, 3, 0x22, 0x63, 21, 2, 0, 0, 4, 8, 0, 0]);
         let peer = Requester::Peer.answer(Reply::Refused, None);
         assert_eq!(peer, Acceptor::reply(Reply::Refused));
-    }
-
-    #[test]
-    fn outcome_and_reply_sides() {
-        for reply in [Reply::Refused, Reply::TimedOut, Reply::Failed] {
-            assert_eq!(reply_of(outcome_of(reply)), reply);
-            assert_eq!(is_of_hop(reply), reply == Reply::Failed);
-        }
-        assert!(is_of_hop(Reply::Denied) && is_of_hop(Reply::UnknownSegment));
-        assert_eq!(outcome_of(Reply::Clock), Outcome::HopFailed);
-    }
-
-    // promise: K6
-    #[test]
-    fn refusals_of_one_flow() {
-        let unreachable = |offender| {
-            Reply::Unreachable(Icmp {
-                kind: 3,
-                code: 1,
-                offender,
-            })
-        };
-        let router = unreachable(Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into()));
-        assert!(!is_of_hop(router) && is_of_hop(unreachable(None)));
-        assert!(is_of_all_flows(Reply::Failed) && is_of_all_flows(Reply::UnknownSegment));
-        for reply in [
-            Reply::Denied,
-            Reply::Clock,
-            unreachable(None),
-            router,
-            Reply::Refused,
-        ] {
-            assert!(!is_of_all_flows(reply), "{reply:?}");
-        }
     }
 }

@@ -7,18 +7,74 @@ use posthaste_wire::hop::Reply;
 use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
+use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready, Relay};
 use crate::side::Side;
 use crate::sys::{self, IcmpError};
 
-use super::Worker;
 use super::entry::{Entry, State};
-use super::health::Origin;
-use super::preface::{Preface, is_of_hop, outcome_of, reply_of, reply_of_icmp, send};
-use super::replay::{Fallback, Kept};
+use super::opening::OPEN;
+use super::preface::{reply_of_icmp, send};
+use super::replay::{Fallback, Held, Kept};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
+use super::{Worker, interest_of};
+
+impl Entry {
+    /// Whether the next node has yet to reply.
+    fn awaits_reply(&self) -> bool {
+        let preface = self.preface.as_deref();
+        preface.is_some_and(|preface| preface.expecting.is_some())
+    }
+
+    /// Begins the relay of an opening flow, and keeps what the flow needs to take another route.
+    /// Returns whether it had a relay before.
+    fn open_relay(&mut self, held: &Held, now: Duration) -> bool {
+        let Some(pending) = self.pending() else {
+            return false;
+        };
+        let kept = pending.kept.take();
+        let hops = std::mem::take(&mut pending.opening.hops);
+        let is_again = kept.is_some();
+        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
+        self.state = State::Open(Relay::with_first(now, first.into()));
+        if let Some(preface) = &mut self.preface
+            && preface.expecting.is_some()
+        {
+            let fallback = Fallback {
+                hops,
+                kept: kept.unwrap_or_else(|| Kept::new(held)),
+            };
+            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
+        }
+        is_again
+    }
+
+    /// Records whether the client had sent bytes before the relay was open. If none of them carried
+    /// the ACK of the upstream handshake, it is sent now: the server may be the one to send first.
+    fn after_first_turn(&mut self) {
+        let State::Open(relay) = &self.state else {
+            return;
+        };
+        self.prompt = relay.moved_from(Side::Downstream) > 0;
+        if let (false, Some(upstream)) = (self.prompt, &self.sockets[Side::Upstream]) {
+            // Best effort: the kernel sends it after a delay.
+            let _ = sys::set_quick_ack(upstream, true);
+        }
+    }
+
+    /// Replies to the requester, if there is one, that the server has answered.
+    pub(super) fn answer(&mut self) {
+        let requester = self.preface.as_mut();
+        let requester = requester.and_then(|preface| preface.requester.take());
+        if let (Some(requester), Some(downstream)) = (requester, &self.sockets[Side::Downstream]) {
+            let upstream = self.sockets[Side::Upstream].as_ref();
+            // If this fails its connection is gone, which the relay will detect.
+            let _ = send(downstream, &requester.answer(Reply::Connected, upstream));
+        }
+    }
+}
 
 impl<I: Intercept> Worker<I> {
     /// Joins two open connections into a relay. `upstream` is the known readiness of the upstream
@@ -26,103 +82,39 @@ impl<I: Intercept> Worker<I> {
     /// once, since most clients have sent bytes by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
         self.begin_pace(key);
-        let preface = self.send_validation(key);
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        if preface.is_err() {
-            return self.end_with(key, Outcome::HopFailed, None);
+        if !entry.is_hopping() {
+            send_proxy_header(entry);
         }
-        let expects = entry
-            .preface
-            .as_ref()
-            .is_some_and(|preface| preface.expecting.is_some());
-        if entry.requester().is_some() && !expects {
-            self.answer(key);
+        if !entry.awaits_reply() {
+            entry.answer();
         }
-        let is_again = self.open_relay(key);
-        self.watch_for_silence(key);
-        let Some(entry) = self.entries.live(key) else {
-            return;
-        };
+        let is_again = entry.open_relay(&self.held, self.now);
+        entry.watch_for_silence(self.now);
+        // Watched since its request, or while it was joined with another hop.
         let is_watched = entry.is_requested() || is_again;
+        let interest = interest_of(key, Side::Downstream);
         let watched = match &entry.sockets[Side::Downstream] {
-            // Watched since its request, or while it was joined with another hop.
-            Some(_) if is_watched => Ok(()),
-            Some(socket) => self.watch(key, Side::Downstream, socket),
-            None => Err(std::io::ErrorKind::NotConnected.into()),
+            Some(socket) => is_watched || self.epoll.add(socket, interest).is_ok(),
+            None => false,
         };
-        if watched.is_err() {
+        if !watched {
             return self.end(key, Outcome::Internal);
         }
         let ready = Ready {
-            readable: true,
-            writable: true,
             // Otherwise earlier events may have been consumed.
             edge_triggered: !is_watched,
-            ..Ready::default()
+            ..OPEN
         };
         self.advance_with(
             key,
             &[(Side::Upstream, upstream), (Side::Downstream, ready)],
         );
         // It may have ended in its first turn.
-        if self.entries.get(key).is_some() {
-            self.note_prompt(key);
-            self.complete_handshake(key);
-        }
-    }
-
-    /// Records whether the client had sent bytes before the relay was open.
-    fn note_prompt(&mut self, key: u64) {
-        if let Some(entry) = self.entries.live_mut(key)
-            && let State::Open(relay) = &entry.state
-        {
-            entry.prompt = relay.moved_from(Side::Downstream) > 0;
-        }
-    }
-
-    /// Begins the relay of an opening flow, and keeps what the flow needs to take another route.
-    /// Returns whether it had a relay before.
-    fn open_relay(&mut self, key: u64) -> bool {
-        let now = self.now;
-        let Some(entry) = self.entries.live_mut(key) else {
-            return false;
-        };
-        let Some(pending) = entry.pending() else {
-            return false;
-        };
-        let kept = pending.kept.take();
-        let (next_hops, guard) = (std::mem::take(&mut pending.next_hops), pending.guard);
-        let (hop_limit, repeat) = (pending.hop_limit, pending.repeat);
-        let is_again = kept.is_some();
-        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
-        entry.state = State::Open(Relay::with_first(now, first.into()));
-        if let Some(preface) = &mut entry.preface
-            && preface.expecting.is_some()
-        {
-            let fallback = Fallback {
-                next_hops,
-                guard,
-                hop_limit,
-                repeat,
-                kept: kept.unwrap_or_else(|| Kept::new(&self.held)),
-            };
-            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
-        }
-        is_again
-    }
-
-    /// Sends the ACK of the upstream handshake now if no bytes of the client carried it: the server
-    /// may be the one to send first.
-    fn complete_handshake(&self, key: u64) {
-        if let Some(entry) = self.entries.live(key)
-            && let State::Open(relay) = &entry.state
-            && relay.moved_from(Side::Downstream) == 0
-            && let Some(upstream) = &entry.sockets[Side::Upstream]
-        {
-            // Best effort: the kernel sends it after a delay.
-            let _ = sys::set_quick_ack(upstream, true);
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.after_first_turn();
         }
     }
 
@@ -161,7 +153,7 @@ impl<I: Intercept> Worker<I> {
         if up == 0 || down == 0 {
             self.note_first_bytes(key, up, down);
         }
-        if !self.down.is_empty() {
+        if !self.health.is_clear() {
             self.record_replied(key);
         }
         let is_hop = self
@@ -221,54 +213,18 @@ impl<I: Intercept> Worker<I> {
     fn conclude(&mut self, key: u64, outcome: Outcome) {
         let entry = self.entries.live(key);
         let preface = entry.and_then(|entry| entry.preface.as_deref());
-        let hop = preface
-            .and_then(|preface| Some((preface.via?, preface.failed, preface.expecting.is_some())));
-        let origin = preface.map_or(Origin::Here, Preface::origin);
-        let undelivered = preface.is_some_and(|preface| preface.undelivered);
-        let is_abandoned = entry.is_some_and(Entry::has_lost_client);
-        let Some((via, failed, is_awaited)) = hop else {
+        let Some((preface, via)) = preface.and_then(|preface| Some((preface, preface.via?))) else {
             return self.end(key, outcome);
         };
-        let Some(reply) = failed else {
-            match outcome {
-                _ if !is_awaited => self.record_success(via),
-                Outcome::UpstreamReset => self.record_reset(via, origin),
-                _ => {}
-            }
-            return self.end(key, outcome);
+        let joined = Joined {
+            via,
+            origin: preface.arrival().origin(),
+            is_awaited: preface.expecting.is_some(),
+            failed: preface.failed,
+            is_undelivered: preface.undelivered,
+            is_abandoned: entry.is_some_and(Entry::has_lost_client),
         };
-        if is_of_hop(reply) {
-            self.counters.hops_failed.add(1);
-        }
-        self.record_reply(reply, via, origin);
-        if is_abandoned {
-            return self.end(key, outcome);
-        }
-        if !undelivered {
-            // The requester must not conclude that nothing was delivered.
-            return self.end(key, outcome_of(reply));
-        }
-        if !is_of_hop(reply) || !self.reroute(key, reply == Reply::Failed) {
-            self.end_with(key, outcome_of(reply), None);
-        }
-    }
-
-    /// Replies to the requester that the server has answered.
-    pub(super) fn answer(&mut self, key: u64) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let requester = entry
-            .preface
-            .as_mut()
-            .and_then(|preface| preface.requester.take());
-        let (Some(requester), Some(downstream)) = (requester, &entry.sockets[Side::Downstream])
-        else {
-            return;
-        };
-        let upstream = entry.sockets[Side::Upstream].as_ref();
-        // If this fails its connection is gone, which the relay will detect.
-        let _ = send(downstream, &requester.answer(Reply::Connected, upstream));
+        self.carry_out_all(key, joined.on_end(outcome), OPEN);
     }
 
     /// Ends a flow, and sends the reason to its requester, unless that has a reply already.
@@ -289,22 +245,6 @@ impl<I: Intercept> Worker<I> {
             return self.part(socket, from, &requester.answer(reply, None));
         }
         self.end(key, outcome);
-    }
-
-    /// Sends the server the PROXY protocol header before any byte of the client.
-    pub(super) fn send_proxy_header(&mut self, key: u64) {
-        let Some(entry) = self.entries.live(key) else {
-            return;
-        };
-        if let (true, Some(upstream)) = (
-            entry.rule.rule.proxy_protocol,
-            &entry.sockets[Side::Upstream],
-        ) {
-            let mut header = Vec::new();
-            proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-            // If this fails the connection is gone, which the relay will detect.
-            let _ = send(upstream, &header);
-        }
     }
 
     /// The deadline of an entry has passed.
@@ -369,5 +309,18 @@ impl<I: Intercept> Worker<I> {
                 self.buffers.pipes.discard(pipe);
             }
         }
+    }
+}
+
+/// Sends the server the PROXY protocol header before any byte of the client.
+fn send_proxy_header(entry: &Entry) {
+    if let (true, Some(upstream)) = (
+        entry.rule.rule.proxy_protocol,
+        &entry.sockets[Side::Upstream],
+    ) {
+        let mut header = Vec::new();
+        proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+        // If this fails the connection is gone, which the relay will detect.
+        let _ = send(upstream, &header);
     }
 }

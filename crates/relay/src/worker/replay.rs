@@ -5,9 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use posthaste_wire::header::LoopGuard;
-
-use crate::chain::NextHop;
+use crate::opening::Hops;
 
 /// Bytes kept per flow: more than most requests have. A flow that sends more before the next node
 /// has replied takes no other route.
@@ -21,11 +19,7 @@ pub(super) type Held = Rc<Cell<usize>>;
 /// How a flow that waits for a reply continues if there is none.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    pub(super) next_hops: Vec<NextHop>,
-    pub(super) guard: Option<LoopGuard>,
-    /// As in [`Pending`](super::entry::Pending).
-    pub(super) hop_limit: Option<u8>,
-    pub(super) repeat: Repeat,
+    pub(super) hops: Hops,
     pub(super) kept: Kept,
 }
 
@@ -33,37 +27,7 @@ impl Fallback {
     /// Whether there is another next hop (with `repeat` also the same one once more) and all bytes
     /// that the client has sent.
     pub(super) fn can_go_on(&self, repeat: bool) -> bool {
-        let leads = !self.next_hops.is_empty() || repeat && self.repeat.is_allowed();
-        leads && self.kept.bytes().is_some()
-    }
-}
-
-/// Whether a flow may try its last next hop once more.
-///
-/// A node in the middle gives its own next hop little time, since the node before it may have
-/// another route. Where that has none, two lost SYNs in a row would reset the client, which would
-/// have sent a third SYN without the nodes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Repeat {
-    hop: Option<NextHop>,
-    used: bool,
-}
-
-impl Repeat {
-    /// The flow tries this hop.
-    pub(super) fn note(&mut self, hop: NextHop) {
-        self.hop = Some(hop);
-    }
-
-    fn is_allowed(self) -> bool {
-        self.hop.is_some() && !self.used
-    }
-
-    /// The hop to try again, once.
-    pub(super) fn take(&mut self) -> Option<NextHop> {
-        let allowed = self.is_allowed();
-        self.used = true;
-        self.hop.filter(|_| allowed)
+        self.hops.lead_on(repeat) && self.kept.bytes().is_some()
     }
 }
 
@@ -117,6 +81,8 @@ impl Drop for Kept {
 
 #[cfg(test)]
 mod tests {
+    use crate::chain::NextHop;
+
     use super::*;
 
     // promise: K15
@@ -135,28 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn last_hop_asked_twice() {
-        let mut repeat = Repeat::default();
-        assert!(!repeat.is_allowed(), "none was asked");
-        repeat.note(NextHop::Direct);
-        assert_eq!(repeat.take(), Some(NextHop::Direct));
-        repeat.note(NextHop::Direct);
-        assert_eq!(repeat.take(), None);
-    }
-
-    #[test]
     fn going_on_needs_way_and_bytes() {
-        let mut fallback = Fallback {
-            next_hops: Vec::new(),
-            guard: None,
-            hop_limit: None,
-            repeat: Repeat::default(),
-            kept: Kept::new(&Held::default()),
+        let held = Held::default();
+        let fallback = |next| Fallback {
+            hops: Hops::new(next, None),
+            kept: Kept::new(&held),
         };
-        assert!(!fallback.can_go_on(true), "no hop was asked");
-        fallback.repeat.note(NextHop::Direct);
-        assert!(fallback.can_go_on(true) && !fallback.can_go_on(false));
-        fallback.next_hops.push(NextHop::Direct);
+        assert!(!fallback(Vec::new()).can_go_on(true), "no hop was tried");
+        let mut fallback = fallback(vec![NextHop::Direct]);
         assert!(fallback.can_go_on(false));
         fallback.kept.give_up();
         assert!(!fallback.can_go_on(true));

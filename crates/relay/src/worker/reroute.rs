@@ -9,16 +9,14 @@ use posthaste_wire::hop::WORKING;
 
 use crate::chain::Path;
 use crate::intercept::Intercept;
-use crate::opening::Opening;
-use crate::outcome::Outcome;
+use crate::opening::silence::{Seen, WORKING_AFTER};
+use crate::opening::{Limits, Opening};
 use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
-use super::admit::Blame;
 use super::entry::{Entry, Pending, State};
 use super::preface::{Requester, send};
-use super::silence::{self, Seen, Step, WORKING_AFTER};
 
 impl<I: Intercept> Worker<I> {
     /// Checks a flow at `due`, while it waits for a reply.
@@ -66,65 +64,11 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    fn look_at_hop(&mut self, key: u64) {
-        if self.is_hop_late(key) {
-            return self.on_hop_failed(key, None);
-        }
-        let Some((via, since, seen)) = self.entries.live(key).and_then(seen_of) else {
-            return;
-        };
-        match silence::next_step(since, self.now, seen) {
-            Step::Done => {}
-            Step::Wait(until) => self.look_again(key, until),
-            Step::Warn(until) => {
-                self.note_silence(via, since);
-                self.look_again(key, until);
-            }
-            Step::Move => {
-                self.counters.hops_failed.add(1);
-                self.note_silence(via, since);
-                self.leave_hop(key);
-            }
-            Step::GiveUp => {
-                self.counters.hops_failed.add(1);
-                self.note_silence(via, since);
-                self.end(key, Outcome::HopFailed);
-            }
-        }
-    }
-
-    /// Leaves a hop over which no byte of the flow has arrived: takes another route, or reports the
-    /// failure to the requester.
-    fn leave_hop(&mut self, key: u64) {
-        if self.reroute(key, false) {
-            return;
-        }
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        if entry.is_open() {
-            return self.end_with(key, Outcome::HopFailed, None);
-        }
-        entry.sockets[Side::Upstream] = None;
-        if let Some(preface) = &mut entry.preface {
-            preface.forget_hop();
-        }
-        let Some(pending) = self.pending(key) else {
-            return;
-        };
-        pending.hopping = None;
-        if pending.next_hops.is_empty() {
-            self.fail_upstream(key, Outcome::HopFailed, None, Blame::Us);
-        } else {
-            self.try_next(key);
-        }
-    }
-
     /// Moves a begun flow to the next route, with all bytes that its client has sent. Returns
     /// whether there is a route and all bytes were kept. With `repeat` it may be the same hop, once
     /// more. Call it only when no byte has arrived or can still arrive: the hop is reset.
     pub(super) fn reroute(&mut self, key: u64, repeat: bool) -> bool {
-        let now = self.now;
+        let (now, expiry) = (self.now, self.rules.half_open().expiry);
         let Some(entry) = self.entries.live_mut(key) else {
             return false;
         };
@@ -137,21 +81,23 @@ impl<I: Intercept> Worker<I> {
                 .fallback
                 .take_if(|fallback| fallback.can_go_on(repeat))
         });
-        let Some(mut fallback) = fallback else {
+        let Some(fallback) = fallback else {
             return false;
         };
-        if fallback.next_hops.is_empty() {
-            fallback.next_hops.extend(fallback.repeat.take());
-        }
-        entry.forget_upstream();
-        if let Some(preface) = &mut entry.preface {
-            preface.forget_hop();
-        }
-        let mut pending = Pending::new(Opening::validated(), now, &entry.rule.rule);
-        pending.route(fallback.next_hops, fallback.guard);
-        pending.hop_limit = fallback.hop_limit;
-        pending.repeat = fallback.repeat;
-        pending.kept = Some(fallback.kept);
+        entry.close_upstream();
+        let opening = Opening::new(
+            entry.accept,
+            entry.arrival(),
+            Limits {
+                connect: entry.rule.rule.timeouts.connect,
+                expiry,
+            },
+            now,
+        );
+        let pending = Pending {
+            kept: Some(fallback.kept),
+            ..opening.again(fallback.hops).into()
+        };
         let former = std::mem::replace(&mut entry.state, State::Opening(Box::new(pending)));
         if let State::Open(relay) = former {
             for pipe in relay.into_pipes() {
@@ -167,7 +113,7 @@ impl<I: Intercept> Worker<I> {
 
 /// The state of a flow that waits for the next node's reply: its route, since when, and what was
 /// acknowledged and received.
-fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
+pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }
@@ -183,7 +129,7 @@ fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
                 .as_deref()
                 .is_some_and(|fallback| fallback.can_go_on(false)),
         ),
-        State::Opening(pending) => (0, !pending.next_hops.is_empty()),
+        State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
     };
     // The flow's bytes are the last ones written.
     let unacked = sys::unacked_bytes(socket).ok()?;

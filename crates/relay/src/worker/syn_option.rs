@@ -23,17 +23,18 @@ use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Event, Intercept};
-use crate::opening::{OnRequest, Opening};
+use crate::opening::silence::WORKING_AFTER;
+use crate::opening::{Action, Arrival, Hops};
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::syn_options::SynOptions;
 
 use super::Worker;
 use super::admit::one_less;
-use super::connect_request::{ConnectRequest, Onward};
+use super::connect_request::ConnectRequest;
 use super::entry::Entry;
+use super::opening::OPEN;
 use super::preface::{Preface, send};
-use super::silence::WORKING_AFTER;
 
 impl<I: Intercept> Worker<I> {
     /// Somebody announces a flow who may not. Its connection goes on without.
@@ -69,34 +70,23 @@ impl<I: Intercept> Worker<I> {
             return self.leave(event);
         }
         let (rule, onward) = granted;
-        let key = self.insert(flow, rule, AcceptMode::STRICT, Opening::unvalidated(), None);
+        let mut opening = self
+            .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
+            .with_hops(onward);
+        opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
+        opening.half_opens.client = Some((event.flow, event.half_open));
+        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
+        let key = self.insert(flow, rule, AcceptMode::STRICT, opening);
         self.opening.insert(event.flow, key);
-        self.count_half_open(key, &event.flow);
-        self.open_requested_in_syn(key, event, &request, onward);
-    }
-
-    fn open_requested_in_syn(
-        &mut self,
-        key: u64,
-        event: &Event,
-        request: &ConnectRequest,
-        onward: Onward,
-    ) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        entry.preface = Some(Box::new(Preface {
-            requested: true,
-            requested_in_syn: Some(Box::new(request.connect.header)),
-            ..Preface::default()
-        }));
-        if let Some(pending) = entry.pending() {
-            pending.half_open_flows.push((event.flow, event.half_open));
-            pending.route(onward.next_hops, onward.guard);
-            pending.hop_limit = event.frame.hop_limit().map(one_less);
+        if let Some(entry) = self.entries.live_mut(key) {
+            entry.preface = Some(Box::new(Preface {
+                requested: true,
+                requested_in_syn: Some(Box::new(request.connect.header)),
+                ..Preface::default()
+            }));
         }
         self.counters.syn_options_opened.add(1);
-        self.open_upstream(key, None);
+        self.carry_out_all(key, Action::Try.into(), OPEN);
     }
 
     /// What a SYN option says, if it is one of a peer. It has no room for a guard: whoever
@@ -150,17 +140,10 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn serve_syn_option(&mut self, key: u64, hop: &Flow, socket: OwnedFd) {
         self.opening.remove(hop);
         self.remember(hop);
-        let half_open_flows = self.pending(key).map(|pending| {
-            let (own, others) = pending
-                .half_open_flows
-                .drain(..)
-                .partition(|(reserved_flow, _)| reserved_flow == hop);
-            pending.half_open_flows = others;
-            let own: Vec<_> = own;
-            own
-        });
-        for (reserved_flow, half_open) in half_open_flows.unwrap_or_default() {
-            self.intercept.release_half_open(&reserved_flow, half_open);
+        let pending = self.pending(key);
+        let own = pending.and_then(|pending| pending.opening.half_opens.client.take());
+        if let Some((reserved, half_open)) = own {
+            self.intercept.release_half_open(&reserved, half_open);
         }
         self.receive_request(hop.client(), socket, Some(key));
     }
@@ -192,7 +175,7 @@ impl<I: Intercept> Worker<I> {
         pending_request: u64,
         key: u64,
         request: &ConnectRequest,
-        onward: Onward,
+        onward: Hops,
     ) {
         self.uncount_source(pending_request);
         let Some(pending_request) = self.pending_requests.remove(pending_request) else {
@@ -214,47 +197,17 @@ impl<I: Intercept> Worker<I> {
             preface.requester = Some(request.requester());
             preface.progress_due = Some(now + WORKING_AFTER);
         }
-        let to_connect = entry.sockets[Side::Upstream].is_none();
-        let put_off = to_connect
-            && entry
-                .pending()
-                .is_some_and(|pending| pending.opening.awaits_server());
-        if let Some(pending) = entry.pending() {
-            let next_hops = if put_off {
-                onward.next_hops
-            } else {
-                std::mem::take(&mut pending.next_hops)
-            };
-            pending.route(next_hops, onward.guard);
-            pending.requested = true;
-        }
-        self.owe_progress(key);
-        self.meet_requester(key, request.connect.validated);
-        if put_off {
-            self.open_upstream(key, None);
-        }
-    }
-
-    /// The sender of the SYN option waits for the flow now.
-    fn meet_requester(&mut self, key: u64, validated: bool) {
-        let expiry = self.rules.half_open().expiry;
-        let now: Duration = self.now;
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
+        let validated = request.connect.validated;
         if validated {
             entry.accept = AcceptMode::LATE;
-            return self.on_validation(key);
         }
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        pending.validate_by = now + expiry;
-        match pending.opening.on_request() {
-            OnRequest::Wait => {}
-            OnRequest::Answer => self.answer(key),
-            OnRequest::Refuse(outcome) => self.end_with(key, outcome, None),
+        self.owe_progress(key);
+        if validated {
+            self.lift_restraint(key);
         }
+        self.drive(key, |opening, now| {
+            opening.on_request(Arrival::Peer, validated, onward, now)
+        });
     }
 
     /// Ends an announced flow for which no request will come.

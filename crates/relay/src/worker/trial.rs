@@ -17,8 +17,6 @@ use crate::outcome::Outcome;
 use super::Worker;
 use super::hop::Kept;
 
-/// How long this host may take to answer a SYN that is delivered to it.
-pub(super) const DELIVERY: Duration = Duration::from_millis(50);
 /// Failed trials in a row after which this host counts as blocking relays.
 const FAILED_MAX: u32 = 3;
 /// How long a successful trial counts as evidence that relays work.
@@ -33,7 +31,10 @@ impl<I: Intercept> Worker<I> {
             return Duration::MAX;
         };
         let flow = entry.flow;
-        if !entry.pending().is_some_and(|pending| pending.trial) {
+        if !entry
+            .pending()
+            .is_some_and(|pending| pending.opening.is_trial)
+        {
             return Duration::MAX;
         }
         let observed = self.intercept.observed(&flow);
@@ -50,7 +51,9 @@ impl<I: Intercept> Worker<I> {
             return (Kept::AddressAndPort, None);
         }
         let flow = entry.flow;
-        let trial = entry.pending().is_some_and(|pending| pending.trial);
+        let trial = entry
+            .pending()
+            .is_some_and(|pending| pending.opening.is_trial);
         match self.intercept.source(&flow, trial) {
             Source::Client => (Kept::AddressAndPort, None),
             Source::ClientAddress => (Kept::Address, None),
@@ -70,39 +73,37 @@ impl<I: Intercept> Worker<I> {
         seen.or_else(|| self.intercept.observed(&flow)?.path)
     }
 
-    /// The time in which this host had to answer the client of a trial is over. Returns whether it
-    /// has answered: then the client gets the usual time to be validated. Otherwise the SYN is
-    /// forwarded.
-    pub(super) fn is_answered_trial(&mut self, key: u64) -> bool {
-        let validate_by = self.now + self.rules.half_open().expiry;
-        let Some(entry) = self.entries.live_mut(key) else {
-            return false;
+    /// The time in which this host had to answer the client of a trial is over: reports whether it
+    /// has.
+    pub(super) fn check_trial(&mut self, key: u64) {
+        let Some(entry) = self.entries.live(key) else {
+            return;
         };
-        let flow = entry.flow;
-        let Some(pending) = entry.pending().filter(|pending| pending.trial) else {
-            return false;
-        };
-        pending.trial = false;
-        let observed = self.intercept.observed(&flow);
-        if observed.is_some_and(|observed| observed.answered) {
-            if let Some(pending) = self.pending(key) {
-                pending.validate_by = validate_by;
-            }
-            return true;
-        }
-        self.yield_trial(key);
-        true
+        let observed = self.intercept.observed(&entry.flow);
+        let is_answered = observed.is_some_and(|observed| observed.answered);
+        self.drive(key, |opening, now| {
+            opening.on_trial_checked(is_answered, now)
+        });
     }
 
-    /// A trial got no connection to its server: the client's own SYN may succeed. A refusal or an
-    /// unreachable error may also come from this host.
-    pub(super) fn give_trial_back(&mut self, key: u64, flow: Flow, outcome: Outcome) {
-        self.forward_held(key);
+    /// A trial got no connection to its server.
+    pub(super) fn on_unanswered_trial(&mut self, key: u64, outcome: Outcome) {
+        let Some(flow) = self.entries.live(key).map(|entry| entry.flow) else {
+            return;
+        };
         self.intercept.record_no_answer(&flow);
         if outcome == Outcome::ConnectTimeout {
             self.on_silent_trial(flow);
         }
-        self.end(key, outcome);
+    }
+
+    /// This host did not answer the client of a trial.
+    pub(super) fn on_undelivered_trial(&mut self, key: u64) {
+        self.counters.undelivered.add(1);
+        self.on_failed_trial();
+        if let Some(entry) = self.entries.live(key) {
+            self.intercept.record_no_answer(&entry.flow);
+        }
     }
 
     /// The server of a trial did not answer. The server or the network may be at fault: this counts
@@ -131,26 +132,5 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn on_validated_trial(&mut self) {
         self.failed_trials = 0;
         self.trial_worked = Some(self.now);
-    }
-
-    /// Returns a flow to forwarding whose client this host does not answer. The reset for the
-    /// half-open connection is sent first, so that it does not hit the client's own connection.
-    fn yield_trial(&mut self, key: u64) {
-        self.counters.undelivered.add(1);
-        self.on_failed_trial();
-        let Some(pending) = self.pending(key) else {
-            return;
-        };
-        let syn = pending.syn.take();
-        let half_open =
-            (!pending.half_open_flows.is_empty()).then(|| pending.half_open_flows.remove(0));
-        let flow = self.entries.live(key).map(|entry| entry.flow);
-        self.expire(key);
-        if let Some(flow) = flow {
-            self.intercept.record_no_answer(&flow);
-        }
-        if let (Some(syn), Some((flow, half_open))) = (syn, half_open) {
-            self.pass_on(&flow, &syn, half_open);
-        }
     }
 }

@@ -68,6 +68,7 @@ impl Testbed {
     pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
             if args.primer > 0 {
+                // The primer must find warm hops too, as it shows the nodes their bandwidth.
                 chain.wait_until_full(&self.nodes)?;
                 self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
             }

@@ -174,7 +174,7 @@ mod tests {
     use posthaste_relay::flow::Flow;
 
     use super::*;
-    use crate::config::value::prefix_text;
+    use crate::value::prefix_text;
 
     fn rule(destinations: &[&str], sources: &[&str], ports: &[(u16, u16)]) -> Match {
         let read = |texts: &[&str]| {

@@ -9,15 +9,15 @@ use super::value::show_duration;
 
 /// The `[observe]` section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Observe {
+pub struct Observe {
     /// How long an observed handshake counts.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
     /// How long flows are forwarded that a relay has failed with.
-    pub(crate) bypass_for: Duration,
+    pub bypass_for: Duration,
     /// What a relay has to save, at least.
-    pub(crate) gain_min: Duration,
+    pub gain_min: Duration,
     /// Clients and services that are remembered; those used last stay.
-    pub(crate) profiles_max: u32,
+    pub profiles_max: u32,
 }
 
 /// The section as it is shown.

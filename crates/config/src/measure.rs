@@ -8,26 +8,26 @@ use posthaste_relay::policy::Prefix;
 
 /// How links to peers are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Measure {
+pub struct Measure {
     /// Whether this node measures, and answers those that do.
-    pub(crate) enabled: bool,
+    pub enabled: bool,
     /// Where it answers.
-    pub(crate) reflectors: Vec<SocketAddr>,
+    pub reflectors: Vec<SocketAddr>,
     /// Sources whose probes are answered without an authentication tag.
-    pub(crate) open_to: Vec<Prefix>,
+    pub open_to: Vec<Prefix>,
     /// When it measures.
-    pub(crate) schedule: Schedule,
+    pub schedule: Schedule,
     /// By peer: where that answers; `None` for one that is not measured.
-    pub(crate) reflectors_of_peers: Vec<Option<SocketAddr>>,
+    pub reflectors_of_peers: Vec<Option<SocketAddr>>,
 }
 
 /// How often links are probed, and from how many source ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     /// Between two probes of a link.
-    pub(crate) interval: Duration,
+    pub interval: Duration,
     /// Of a link that flows use.
-    pub(crate) interval_in_use: Duration,
+    pub interval_in_use: Duration,
     /// Source ports, 1 to 16.
-    pub(crate) ports: u8,
+    pub ports: u8,
 }

@@ -71,7 +71,7 @@ fn missing_file_is_empty() {
 }
 
 /// Something of every section.
-const FULL: &str = include_str!("../../fuzz/seeds/config/full.toml");
+const FULL: &str = include_str!("../../../fuzz/seeds/config/full.toml");
 
 #[test]
 fn every_key_is_read() {

@@ -107,14 +107,18 @@ struct Defaults {
 
 /// What a rule or a route matches.
 #[derive(Debug, Serialize)]
-pub(crate) struct Matches {
-    pub(crate) destinations: Vec<String>,
-    pub(crate) sources: Vec<String>,
-    pub(crate) ports: Vec<String>,
+pub struct Matches {
+    /// Prefixes; empty for every destination.
+    pub destinations: Vec<String>,
+    /// Prefixes; empty for every source.
+    pub sources: Vec<String>,
+    /// Ports of the destination, `80` or `8000-8099`; empty for every port.
+    pub ports: Vec<String>,
 }
 
 impl Matches {
-    pub(crate) fn of(matches: &Match) -> Self {
+    /// The texts of a match, as a file has them.
+    pub fn of(matches: &Match) -> Self {
         let prefixes = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect();
         Self {
             destinations: prefixes(&matches.destinations),
@@ -248,7 +252,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
 }
 
 /// The word of the configuration for an action.
-pub(crate) fn action(action: Action) -> &'static str {
+pub fn action(action: Action) -> &'static str {
     match action {
         Action::Relay => "relay",
         Action::Forward => "forward",
@@ -272,7 +276,7 @@ fn source_address(source: SourceAddress) -> &'static str {
 }
 
 /// A range of ports in the form of the configuration.
-pub(crate) fn ports(range: &RangeInclusive<u16>) -> String {
+pub fn ports(range: &RangeInclusive<u16>) -> String {
     if range.start() == range.end() {
         range.start().to_string()
     } else {

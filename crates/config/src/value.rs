@@ -189,7 +189,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// How many bytes transfers have.
-pub(crate) fn transfer_size(value: &Value) -> Reading<u32> {
+pub fn transfer_size(value: &Value) -> Reading<u32> {
     size(value, 1..=1 << 31)
 }
 
@@ -336,7 +336,7 @@ pub(super) fn prefix(value: &Value) -> Reading<Prefix> {
 }
 
 /// The same, of text.
-pub(crate) fn prefix_text(text: &str) -> Reading<Prefix> {
+pub fn prefix_text(text: &str) -> Reading<Prefix> {
     prefix(&Value::String(text.to_owned()))
 }
 

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When the next node has been silent about a flow for too long. Pure: it is told what the kernel
-//! and the node have said, and the time.
+//! When the next node has been silent about a flow for too long. Pure: the caller passes what the
+//! kernel and the node have sent, and the time.
 //!
-//! A node whose link is cut acknowledges nothing; one that hangs acknowledges and says nothing of
-//! its own. One that only waits for a server says that it is working. What may have arrived is never
-//! sent again: a flow of which the next node has acknowledged bytes goes no other way.
+//! A node whose link is cut acknowledges nothing; one that hangs acknowledges and sends nothing of
+//! its own. One that only waits for a server sends progress reports. What may have arrived is never
+//! sent again: a flow of which the next node has acknowledged bytes takes no other route.
 
 use std::time::Duration;
 
+use crate::chain::Path;
+use crate::outcome::Outcome;
+
+use super::{Action, Actions, Report};
+
 /// After how long without a reply a node says to who asked that it is working.
-pub(super) const WORKING_AFTER: Duration = Duration::from_millis(200);
+pub(crate) const WORKING_AFTER: Duration = Duration::from_millis(200);
 /// What the acknowledgement of a request may take, in time and in round trips of the hop: what is
 /// lost is sent again twice within it.
 const ACKED_MIN: Duration = Duration::from_millis(700);
@@ -22,22 +27,22 @@ const WORD_MAX: Duration = Duration::from_secs(5);
 
 /// What is known of a flow that waits for the next node's reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// The request is acknowledged.
-    pub(super) acked: bool,
+    pub(crate) acked: bool,
     /// Bytes of the flow are, so that they may be delivered.
-    pub(super) delivered: bool,
+    pub(crate) delivered: bool,
     /// The node itself has said something, or is none that does.
-    pub(super) works: bool,
+    pub(crate) works: bool,
     /// The smoothed round trip time of the hop, once known.
-    pub(super) round: Option<Duration>,
+    pub(crate) round: Option<Duration>,
     /// It can go another way: from here, or from the node that asked for it.
-    pub(super) movable: bool,
+    pub(crate) movable: bool,
 }
 
 /// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+enum Step {
     /// Nothing any more: others bound what it may take.
     Done,
     /// Nothing until then.
@@ -51,12 +56,25 @@ pub(super) enum Step {
 }
 
 /// When to look for the first time at a flow that was asked for at `since`.
-pub(super) fn first_look(since: Duration) -> Duration {
+pub(crate) fn first_look(since: Duration) -> Duration {
     since + ACKED_MIN
 }
 
+/// What to do at `now` about a flow that was requested over `via` at `since`.
+pub(crate) fn on_look(via: Path, since: Duration, now: Duration, seen: Seen) -> Actions {
+    let silent = Action::Report(Report::Silent(via, since));
+    let failed = || Actions::from(Action::HopFailed);
+    match next_step(since, now, seen) {
+        Step::Done => Actions::default(),
+        Step::Wait(until) => Action::LookAt(until).into(),
+        Step::Warn(until) => Actions::from(silent).push(Action::LookAt(until)),
+        Step::Move => failed().push(silent).push(Action::Leave),
+        Step::GiveUp => failed().push(silent).push(Action::End(Outcome::HopFailed)),
+    }
+}
+
 /// What to do at `now` about a flow that was asked for at `since`.
-pub(super) fn next_step(since: Duration, now: Duration, seen: Seen) -> Step {
+fn next_step(since: Duration, now: Duration, seen: Seen) -> Step {
     if seen.acked && seen.works {
         return Step::Done;
     }

@@ -10,8 +10,8 @@ const PAGE: &str = "docs/configuration.md";
 /// The least that a file with a section of each kind may have.
 const NODE_MINIMUM: &str = include_str!("minimum/node.toml");
 const CONTROLLER_MINIMUM: &str = include_str!("minimum/controller.toml");
-const FULL: &str = include_str!("../../../fuzz/seeds/config/full.toml");
-const CONTROLLER_FULL: &str = include_str!("../../../fuzz/seeds/config/controller.toml");
+const FULL: &str = include_str!("../../../../fuzz/seeds/config/full.toml");
+const CONTROLLER_FULL: &str = include_str!("../../../../fuzz/seeds/config/controller.toml");
 
 /// A key, the section of it, and whether it takes effect at the next start only.
 type Row = (&'static str, &'static Key, bool);
@@ -284,7 +284,9 @@ fn expected(table: Table, part: &str) -> (String, Vec<String>) {
 
 #[test]
 fn the_page_has_the_keys() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(PAGE);
     let page = std::fs::read_to_string(&path).unwrap();
     let controller = page.find("## The controller's file").unwrap();
     let (node, controller) = page.split_at(controller);
@@ -299,7 +301,7 @@ fn the_page_has_the_keys() {
     let now = std::fs::read_to_string(&path).unwrap();
     let mut lines = now.lines().zip(whole.lines());
     let differing = lines.find(|(now, expected)| now != expected);
-    let how = "UPDATE=1 cargo test -p posthaste the_page_has_the_keys writes it anew";
+    let how = "UPDATE=1 cargo test -p posthaste-config the_page_has_the_keys writes it anew";
     assert_eq!(differing, None, "{PAGE}, and the table: {how}");
 }
 

@@ -7,47 +7,59 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc::O_NONBLOCK;
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::Pid;
 
-use crate::{affinity, groups};
+use crate::groups;
 
 /// The host facts that defaults and checks use; fixed in tests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Capacity {
+pub struct Capacity {
     /// CPUs this process may use.
-    pub(crate) cpus: usize,
+    pub cpus: usize,
     /// Most file descriptors this process may open (the hard limit).
-    pub(crate) files: u64,
+    pub files: u64,
     /// Lists the congestion controls that are loaded or can be; nothing when
     /// unknown. A function, because only files that name one need the list
     /// and a node must boot in milliseconds.
-    pub(crate) congestion: fn() -> Vec<String>,
+    pub congestion: fn() -> Vec<String>,
     /// Reads a file that has a key in it.
-    pub(crate) key_file: fn(&Path) -> io::Result<KeyFile>,
+    pub key_file: fn(&Path) -> io::Result<KeyFile>,
     /// The number of the group of a name.
-    pub(crate) group: fn(&str) -> Option<u32>,
+    pub group: fn(&str) -> Option<u32>,
 }
 
 /// A file that has a key in it.
-pub(crate) struct KeyFile {
+#[derive(Debug)]
+pub struct KeyFile {
     /// Its text, or the beginning of a text that is too long for a key.
-    pub(crate) text: String,
+    pub text: String,
     /// Whether users who are neither its owner nor of its group may read or
     /// write it.
-    pub(crate) for_all: bool,
+    pub for_all: bool,
 }
 
 impl Capacity {
     /// Asks the host.
-    pub(crate) fn of_host() -> Self {
+    pub fn of_host() -> Self {
         Self {
-            cpus: affinity::cpus().len().max(1),
+            cpus: cpus().len().max(1),
             files: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard),
             congestion: congestion_controls,
             key_file: read_key_file,
             group: groups::id_of,
         }
     }
+}
+
+/// The CPUs that this process may run on, in order; empty if unknown.
+pub fn cpus() -> Vec<usize> {
+    // PID 0 is the calling thread.
+    let mask = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count())
+        .filter(|cpu| mask.is_set(*cpu).unwrap_or(false))
+        .collect()
 }
 
 /// Bytes read of a file with a key: a key and white space.

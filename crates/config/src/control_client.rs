@@ -9,26 +9,26 @@ use posthaste_relay::policy::SideOptions;
 
 /// Whose plans a node follows, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Follow {
+pub struct Follow {
     /// Where the controller is.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     /// The key that it shows.
-    pub(crate) key: PublicKey,
+    pub key: PublicKey,
     /// The file that this node's secret is in.
-    pub(crate) identity_file: PathBuf,
+    pub identity_file: PathBuf,
     /// That secret; nothing until the mistakes in the file are told.
-    pub(crate) secret: Option<Secret>,
+    pub secret: Option<Secret>,
     /// The directory that the last plan is kept in.
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
     /// What a transfer is taken to have where nobody knows, in bytes.
-    pub(crate) transfer_bytes: u32,
+    pub transfer_bytes: u32,
     /// Settings of the sockets of hops to nodes that the controller tells of.
-    pub(crate) socket: SideOptions,
+    pub socket: SideOptions,
 }
 
 /// A secret that is shown to nobody.
 #[derive(Clone, Debug)]
-pub(crate) struct Secret(pub(crate) Identity);
+pub struct Secret(pub Identity);
 
 impl PartialEq for Secret {
     /// Of two secrets with one public key there is one.

@@ -16,7 +16,7 @@ pub(super) struct Problem {
 
 /// A configuration that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Error {
+pub struct Error {
     file: PathBuf,
     /// Line and column from 1, when known, and the sentence.
     problems: Vec<(Option<(usize, usize)>, String)>,

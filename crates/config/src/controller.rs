@@ -20,53 +20,58 @@ mod tests;
 
 /// Everything a controller was told.
 #[derive(Clone, Debug)]
-pub(crate) struct Controller {
+pub struct Controller {
     /// The streams of nodes, and what the controller keeps.
-    pub(crate) server: Server,
+    pub server: Server,
     /// The API; `None` when switched off.
-    pub(crate) api: Option<Api>,
+    pub api: Option<Api>,
     /// How plans are made.
-    pub(crate) plan: Plan,
-    /// Between two probes of a link, and of one that chains use.
-    pub(crate) interval: Duration,
-    pub(crate) interval_in_use: Duration,
+    pub plan: Plan,
+    /// Between two probes of a link that no chain uses.
+    pub interval: Duration,
+    /// Between two probes of a link that chains use.
+    pub interval_in_use: Duration,
     /// The nodes that may come.
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     /// Whose destinations are whose, by node number.
-    pub(crate) prefixes: Vec<(Prefix, u64)>,
+    pub prefixes: Vec<(Prefix, u64)>,
     /// What is allowed but probably not meant, one sentence each.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// The `[server]` section.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// Where nodes come to.
-    pub(crate) listen: Vec<SocketAddr>,
-    /// Where the controller's secret is, and what follows from it.
-    pub(crate) identity_file: PathBuf,
-    pub(crate) identity: Identity,
+    pub listen: Vec<SocketAddr>,
+    /// The file with the controller's secret.
+    pub identity_file: PathBuf,
+    /// The key pair in that file.
+    pub identity: Identity,
     /// What must survive the controller.
-    pub(crate) store: PathBuf,
+    pub store: PathBuf,
     /// How often either end of a stream says something.
-    pub(crate) keepalive: Duration,
+    pub keepalive: Duration,
 }
 
 /// The `[api]` section.
 #[derive(Clone)]
-pub(crate) struct Api {
-    pub(crate) listen: SocketAddr,
+pub struct Api {
+    /// The address on which HTTP is served.
+    pub listen: SocketAddr,
     /// Who has one may look; without it everybody may who reaches the address.
-    pub(crate) read_token: Option<Token>,
+    pub read_token: Option<Token>,
     /// Who has this one may change things as well; without it nobody may.
-    pub(crate) operate_token: Option<Token>,
+    pub operate_token: Option<Token>,
 }
 
 /// A word that opens the API, and the file that it is in.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) file: PathBuf,
-    pub(crate) word: String,
+pub struct Token {
+    /// The file, as the configuration names it.
+    pub file: PathBuf,
+    /// What a client sends; `Debug` does not show it.
+    pub word: String,
 }
 
 impl fmt::Debug for Token {
@@ -83,49 +88,58 @@ impl fmt::Debug for Api {
 
 /// The `[plan]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// How long a plan stands after it was last said to.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
     /// Hops are taken to be open when flows come.
-    pub(crate) warm: bool,
-    pub(crate) hops_max: u8,
-    pub(crate) margin_percent: u32,
-    pub(crate) switch_gain_percent: u32,
-    pub(crate) better_by: Duration,
-    pub(crate) switch_loss_percent: u32,
-    pub(crate) classes: Classes,
+    pub warm: bool,
+    /// The most hops of a chain.
+    pub hops_max: u8,
+    /// A chain must be faster than the direct hop by this part of its time.
+    pub margin_percent: u32,
+    /// A chain in use is replaced by one that is better by this part of its time ...
+    pub switch_gain_percent: u32,
+    /// ... and by this time.
+    pub better_by: Duration,
+    /// A chain is also replaced when it takes so much longer than when it was chosen.
+    pub switch_loss_percent: u32,
+    /// The transfer sizes that plans distinguish.
+    pub classes: Classes,
 }
 
 /// One `[[node]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) id: u64,
-    pub(crate) key: PublicKey,
+pub struct Node {
+    /// What the configuration and the API call it.
+    pub name: String,
+    /// Its number in chain headers, unique among the nodes.
+    pub id: u64,
+    /// The public key that it must prove to hold.
+    pub key: PublicKey,
 }
 
 impl Controller {
     /// Reads and checks a file.
-    pub(crate) fn load(path: &Path) -> Result<Self, Error> {
+    pub fn load(path: &Path) -> Result<Self, Error> {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
         Self::parse(path, &text, &Capacity::of_host())
     }
 
     /// Checks `text`; `path` only names it in errors.
-    pub(crate) fn parse(path: &Path, text: &str, capacity: &Capacity) -> Result<Self, Error> {
+    pub fn parse(path: &Path, text: &str, capacity: &Capacity) -> Result<Self, Error> {
         build::controller_from_text(text, capacity).map_err(|problems| Error::new(path, problems))
     }
 
     /// Whether a text is meant for a controller: a node's has no `[server]`.
-    pub(crate) fn is_meant_by(text: &str) -> bool {
+    pub fn is_meant_by(text: &str) -> bool {
         toml::de::DeTable::parse(text)
             .is_ok_and(|table| table.get_ref().keys().any(|key| key.get_ref() == "server"))
     }
 
     /// `next` as far as a running controller can take it on, and the keys in which it differs but that
     /// take effect only at the next start.
-    pub(crate) fn adopt(&self, mut next: Self) -> (Self, Vec<String>) {
+    pub fn adopt(&self, mut next: Self) -> (Self, Vec<String>) {
         let waiting = keys::waiting(keys::CONTROLLER, |reload| match reload {
             Reload::ControllerKeeps(keep) => keep(self, &mut next),
             Reload::Applies | Reload::NodeKeeps(_) => true,
@@ -134,7 +148,7 @@ impl Controller {
     }
 
     /// The configuration as a JSON document in the shape of the file.
-    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+    pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&show::Effective::of(self))
     }
 }

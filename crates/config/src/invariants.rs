@@ -11,7 +11,7 @@ use super::host::KeyFile;
 use super::{Capacity, Config, Error};
 
 /// A host on which files are checked, always the same.
-pub(crate) const HOST: Capacity = Capacity {
+pub const HOST: Capacity = Capacity {
     cpus: 2,
     files: 20_512,
     congestion: || vec!["cubic".into(), "bbr".into()],
@@ -40,7 +40,7 @@ const FILE: &str = "node.toml";
 ///
 /// # Panics
 /// When something does not hold.
-pub(crate) fn check(text: &str) -> bool {
+pub fn check(text: &str) -> bool {
     if Controller::is_meant_by(text) {
         return check_controller(text);
     }
@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    const FULL: &str = include_str!("../../fuzz/seeds/config/full.toml");
-    const CONTROLLER: &str = include_str!("../../fuzz/seeds/config/controller.toml");
+    const FULL: &str = include_str!("../../../fuzz/seeds/config/full.toml");
+    const CONTROLLER: &str = include_str!("../../../fuzz/seeds/config/controller.toml");
     const TEXTS: u64 = 3_000;
     /// What decides the meaning of a line.
     const SIGNS: &[char] = &[

@@ -9,10 +9,11 @@ const FILE: &str = "/etc/group";
 
 /// A group, as the configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub(crate) id: u32,
+pub struct Group {
+    /// Its number (GID).
+    pub id: u32,
     /// `None` for a group without a name here.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
 }
 
 impl fmt::Display for Group {
@@ -25,14 +26,14 @@ impl fmt::Display for Group {
 }
 
 /// The number of the group of this name.
-pub(crate) fn id_of(name: &str) -> Option<u32> {
+pub fn id_of(name: &str) -> Option<u32> {
     let text = fs::read_to_string(FILE).unwrap_or_default();
     let found = entries(&text).find(|(known, _)| *known == name);
     found.map(|(_, id)| id)
 }
 
 /// The group of this number, with its name if it has one here.
-pub(crate) fn of_id(id: u32) -> Group {
+pub fn of_id(id: u32) -> Group {
     let text = fs::read_to_string(FILE).unwrap_or_default();
     let found = entries(&text).find(|(_, known)| *known == id);
     let name = found.map(|(name, _)| name.to_owned());

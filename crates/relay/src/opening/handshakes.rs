@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two handshakes of a flow, in any order: the client is validated (its handshake with this
+//! node completes, seen as `accept()`), and the server answers.
+//!
+//! ```text
+//! client: Held --admitted--> Unvalidated --accept--> Validated
+//! server: Connecting --SYN-ACK--> Answered --let in--> Connected | Failed
+//! ```
+//!
+//! The worker injects the server's SYN-ACK only when the client is validated, so a spoofed SYN
+//! never completes a handshake at the server. In strict mode the client starts as `Held`: its SYN
+//! has reached no listener, and the server's SYN-ACK admits it. In early mode it starts as
+//! `Unvalidated`; in late mode as `Validated`, before the upstream SYN is sent.
+//!
+//! A SYN can also stay in this host, because a neighbour (the server itself or the next router)
+//! does not answer ARP or neighbour discovery. The kernel then drops it and sends an ICMP error to
+//! its source. That is the client's address, so the upstream socket gets no error. The worker polls
+//! the socket instead, and gives up a server whose SYN does not leave.
+
+use crate::frame::Frame;
+use crate::outcome::Outcome;
+
+/// Polls that find the SYN of a held flow in this host before the server is given up. That costs
+/// only the relaying of this connection: its SYN is forwarded. The kernel sends three neighbour
+/// requests, one second apart, and reports the failure to the client after the third; the client's
+/// SYN must be queued with the others by then.
+const UNSENT_HELD_MAX: u8 = 2;
+/// The same for a flow whose client will be reset: more than the three requests of the kernel.
+const UNSENT_MAX: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Held,
+    Unvalidated,
+    Validated,
+}
+
+#[derive(Debug)]
+enum Server {
+    /// The SYN is in flight, or its SYN-ACK has been injected.
+    Connecting,
+    /// The SYN-ACK is held here.
+    Answered(Frame),
+    Connected,
+    Failed(Outcome),
+}
+
+/// What follows about a SYN-ACK.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum OnSynAck {
+    /// Nothing: it is kept.
+    Keep,
+    /// Keep it; admit the client's SYN.
+    Admit,
+    /// Inject it: the client is validated.
+    LetIn(Frame),
+}
+
+/// What follows when both sides may be connected.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum OnMeeting {
+    /// Wait for the server; first inject its SYN-ACK, if it is here.
+    Wait(Option<Frame>),
+    /// Wait for the client.
+    WaitForClient,
+    /// Admit the client's SYN, and wait for the client.
+    Admit,
+    /// Join the two into a relay.
+    Join,
+    /// Reset the client: the server failed.
+    Refuse(Outcome),
+}
+
+/// What follows when the server failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    /// Nothing yet: the client's handshake is under way and is reset when done.
+    Remember,
+    /// Reset the accepted client.
+    Refuse,
+    /// Answer the held SYN as the network would have without the node.
+    PassOn,
+}
+
+/// What follows when the request arrives for a flow that a SYN option announced, from a
+/// node whose client is not validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnRequest {
+    /// Nothing yet: the server has not answered.
+    Wait,
+    /// Reply that the server has answered.
+    Answer,
+    /// Reply that the server failed.
+    Refuse(Outcome),
+}
+
+/// Both handshakes of a flow that is not a relay yet.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    client: Client,
+    server: Server,
+    /// Polls that found the SYN in this host.
+    unsent: u8,
+}
+
+impl Handshakes {
+    /// A flow whose client has yet to complete its handshake: its SYN went to the listener, or
+    /// carried a SYN option. The sender of such a SYN waits for nothing until its request arrives.
+    pub(crate) fn unvalidated() -> Self {
+        Self::new(Client::Unvalidated)
+    }
+
+    /// A flow whose SYN is held.
+    pub(crate) fn held() -> Self {
+        Self::new(Client::Held)
+    }
+
+    /// A flow whose client is validated.
+    pub(crate) fn validated() -> Self {
+        Self::new(Client::Validated)
+    }
+
+    fn new(client: Client) -> Self {
+        Self {
+            client,
+            server: Server::Connecting,
+            unsent: 0,
+        }
+    }
+
+    /// The server's SYN-ACK arrived and was held.
+    pub(crate) fn on_syn_ack(&mut self, frame: Frame) -> OnSynAck {
+        match (self.client, &self.server) {
+            (Client::Validated, _) => OnSynAck::LetIn(frame),
+            (_, Server::Connected | Server::Failed(_)) => OnSynAck::Keep,
+            (client, server) => {
+                let first = matches!(server, Server::Connecting);
+                self.server = Server::Answered(frame);
+                if client == Client::Held && first {
+                    self.client = Client::Unvalidated;
+                    return OnSynAck::Admit;
+                }
+                OnSynAck::Keep
+            }
+        }
+    }
+
+    /// The client's handshake is complete.
+    pub(crate) fn on_accept(&mut self) -> OnMeeting {
+        self.client = Client::Validated;
+        match std::mem::replace(&mut self.server, Server::Connecting) {
+            Server::Connecting => OnMeeting::Wait(None),
+            Server::Answered(frame) => OnMeeting::Wait(Some(frame)),
+            Server::Connected => OnMeeting::Join,
+            Server::Failed(outcome) => OnMeeting::Refuse(outcome),
+        }
+    }
+
+    /// The request arrived for a flow that a SYN option announced and whose client is not
+    /// validated. From now on the server's answer is passed on at once.
+    pub(crate) fn on_request(&mut self) -> OnRequest {
+        match self.server {
+            Server::Connecting => {
+                self.client = Client::Held;
+                OnRequest::Wait
+            }
+            Server::Answered(_) | Server::Connected => OnRequest::Answer,
+            Server::Failed(outcome) => OnRequest::Refuse(outcome),
+        }
+    }
+
+    /// The upstream handshake is complete.
+    pub(crate) fn on_connected(&mut self) -> OnMeeting {
+        if self.client == Client::Validated {
+            return OnMeeting::Join;
+        }
+        // The SYN-ACK met no half-open entry: it arrived at a device that is not attached.
+        self.server = Server::Connected;
+        if self.client == Client::Held {
+            self.client = Client::Unvalidated;
+            return OnMeeting::Admit;
+        }
+        OnMeeting::WaitForClient
+    }
+
+    /// A poll found the upstream SYN still in this host. Returns whether to give the server up as
+    /// unreachable.
+    pub(crate) fn on_unsent(&mut self) -> bool {
+        if !self.awaits_server() {
+            return false;
+        }
+        self.unsent = self.unsent.saturating_add(1);
+        let most = if self.is_held() {
+            UNSENT_HELD_MAX
+        } else {
+            UNSENT_MAX
+        };
+        self.unsent >= most
+    }
+
+    /// The upstream connection was closed because the client is not validated. Returns the SYN-ACK
+    /// to answer with a reset; the worker connects again after the validation.
+    pub(crate) fn on_unvalidated_close(&mut self) -> Option<Frame> {
+        match std::mem::replace(&mut self.server, Server::Connecting) {
+            Server::Answered(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The upstream connection failed.
+    pub(crate) fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
+        match self.client {
+            Client::Validated => OnFailure::Refuse,
+            Client::Held => OnFailure::PassOn,
+            Client::Unvalidated => {
+                self.server = Server::Failed(outcome);
+                OnFailure::Remember
+            }
+        }
+    }
+
+    /// The client's handshake timed out. The frame is the SYN-ACK to answer with a reset, so that
+    /// the server drops its half-open connection too.
+    pub(crate) fn on_expiry(&mut self) -> (Outcome, Option<Frame>) {
+        match std::mem::replace(&mut self.server, Server::Connecting) {
+            Server::Answered(frame) => (Outcome::ClientAbsent, Some(frame)),
+            Server::Failed(outcome) => (outcome, None),
+            _ if self.client == Client::Held => (Outcome::ConnectTimeout, None),
+            _ => (Outcome::ClientAbsent, None),
+        }
+    }
+
+    /// Whether the client's handshake is complete.
+    pub(crate) fn is_validated(&self) -> bool {
+        self.client == Client::Validated
+    }
+
+    /// Whether the client's SYN is held.
+    pub(crate) fn is_held(&self) -> bool {
+        self.client == Client::Held
+    }
+
+    /// Whether the server has neither answered nor failed.
+    pub(crate) fn awaits_server(&self) -> bool {
+        matches!(self.server, Server::Connecting)
+    }
+
+    /// Whether the upstream connection has failed.
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self.server, Server::Failed(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syn_ack() -> Frame {
+        Frame::default()
+    }
+
+    #[test]
+    fn early_releases_at_validation() {
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn early_near_client() {
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(None));
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::LetIn(syn_ack()));
+        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn early_refused_before_validation() {
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(
+            handshakes.on_failed(Outcome::UpstreamRefused),
+            OnFailure::Remember
+        );
+        assert_eq!(
+            handshakes.on_accept(),
+            OnMeeting::Refuse(Outcome::UpstreamRefused)
+        );
+    }
+
+    #[test]
+    fn strict_admits_once() {
+        let mut handshakes = Handshakes::held();
+        assert!(handshakes.is_held());
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Admit);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn strict_answer_elsewhere() {
+        let mut handshakes = Handshakes::held();
+        assert_eq!(handshakes.on_connected(), OnMeeting::Admit);
+        assert_eq!(
+            handshakes.on_connected(),
+            OnMeeting::WaitForClient,
+            "repeated"
+        );
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(handshakes.on_accept(), OnMeeting::Join);
+    }
+
+    #[test]
+    fn strict_passes_a_refusal_on() {
+        let mut handshakes = Handshakes::held();
+        assert_eq!(
+            handshakes.on_failed(Outcome::UpstreamRefused),
+            OnFailure::PassOn
+        );
+    }
+
+    #[test]
+    fn requested_before_answer() {
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_request(), OnRequest::Wait);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Admit);
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_request(), OnRequest::Wait);
+        let refused = Outcome::UpstreamRefused;
+        assert_eq!(handshakes.on_failed(refused), OnFailure::PassOn);
+    }
+
+    #[test]
+    fn failure_kept_for_request() {
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
+        assert_eq!(handshakes.on_request(), OnRequest::Answer);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        let mut handshakes = Handshakes::unvalidated();
+        assert_eq!(handshakes.on_connected(), OnMeeting::WaitForClient);
+        assert_eq!(handshakes.on_request(), OnRequest::Answer);
+        assert_eq!(handshakes.on_accept(), OnMeeting::Join);
+        let mut handshakes = Handshakes::unvalidated();
+        let refused = Outcome::UpstreamRefused;
+        assert_eq!(handshakes.on_failed(refused), OnFailure::Remember);
+        assert_eq!(handshakes.on_request(), OnRequest::Refuse(refused));
+    }
+
+    // promise: Q15
+    #[test]
+    fn unrequested_flow_reset() {
+        let mut handshakes = Handshakes::unvalidated();
+        handshakes.on_syn_ack(syn_ack());
+        let absent = (Outcome::ClientAbsent, Some(syn_ack()));
+        assert_eq!(handshakes.on_expiry(), absent);
+    }
+
+    #[test]
+    fn held_flow_expires_sooner() {
+        let mut held = Handshakes::held();
+        assert_eq!([(); 2].map(|()| held.on_unsent()), [false, true]);
+        for mut handshakes in [Handshakes::unvalidated(), Handshakes::validated()] {
+            let looks = [(); 4].map(|()| handshakes.on_unsent());
+            assert_eq!(looks, [false, false, false, true]);
+        }
+    }
+
+    #[test]
+    fn answered_server_kept() {
+        let mut handshakes = Handshakes::held();
+        assert!(!handshakes.on_unsent());
+        handshakes.on_syn_ack(syn_ack());
+        assert!(![(); 9].map(|()| handshakes.on_unsent()).contains(&true));
+    }
+
+    #[test]
+    fn absent_client_resets_server() {
+        let mut handshakes = Handshakes::unvalidated();
+        handshakes.on_syn_ack(syn_ack());
+        assert_eq!(
+            handshakes.on_expiry(),
+            (Outcome::ClientAbsent, Some(syn_ack()))
+        );
+        assert_eq!(
+            Handshakes::held().on_expiry(),
+            (Outcome::ConnectTimeout, None)
+        );
+    }
+
+    // promise: D10
+    #[test]
+    fn late_connect_at_validation() {
+        let mut handshakes = Handshakes::unvalidated();
+        handshakes.on_syn_ack(syn_ack());
+        assert_eq!(handshakes.on_unvalidated_close(), Some(syn_ack()));
+        assert_eq!(
+            handshakes.on_unvalidated_close(),
+            None,
+            "nothing is answered twice"
+        );
+        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(None));
+        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+        let mut absent = Handshakes::unvalidated();
+        absent.on_syn_ack(syn_ack());
+        absent.on_unvalidated_close();
+        assert_eq!(absent.on_expiry(), (Outcome::ClientAbsent, None));
+    }
+
+    #[test]
+    fn late_refuses_an_accepted_client() {
+        let mut handshakes = Handshakes::validated();
+        assert_eq!(
+            handshakes.on_failed(Outcome::ConnectTimeout),
+            OnFailure::Refuse
+        );
+    }
+}
+
+#[cfg(test)]
+mod simulation;

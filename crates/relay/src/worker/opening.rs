@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Carries out the [`Action`]s of a flow that is opening. Every event of such a flow goes through
+//! [`Worker::drive`]; what follows from it is decided in [`crate::opening`].
+
+use std::io;
+use std::time::Duration;
+
+use posthaste_wire::hop::{Icmp, VALIDATED};
+
+use crate::frame::Frame;
+use crate::intercept::{Direction, Intercept};
+use crate::opening::silence::{self, first_look};
+use crate::opening::{Action, Actions, Blame, HalfOpens, Opening};
+use crate::outcome::Outcome;
+use crate::relay::Ready;
+use crate::side::Side;
+use crate::sys::{self, IcmpError};
+
+use super::Worker;
+use super::entry::{Entry, Pending};
+use super::hop;
+use super::preface::{reply_of_icmp, send};
+use super::reroute::seen_of;
+
+/// A connection that is known to be open, and nothing more.
+pub(super) const OPEN: Ready = Ready {
+    readable: true,
+    writable: true,
+    failed: false,
+    urgent: false,
+    ending: false,
+    edge_triggered: false,
+};
+
+impl Entry {
+    /// The client's SYN, if the flow is opening and it was captured.
+    fn syn(&mut self) -> Option<&Frame> {
+        self.pending()?.syn.as_ref()
+    }
+
+    /// Closes the upstream socket, and forgets the hop to the next node.
+    pub(super) fn close_upstream(&mut self) {
+        self.forget_upstream();
+        if let Some(preface) = &mut self.preface {
+            preface.forget_hop();
+        }
+    }
+
+    fn send_validated(&self) -> io::Result<()> {
+        let upstream = self.sockets[Side::Upstream].as_ref();
+        upstream.map_or(Ok(()), |socket| send(socket, &VALIDATED))
+    }
+
+    /// Lets the upstream socket retransmit its SYN at most once.
+    fn restrain(&self) {
+        if let Some(socket) = &self.sockets[Side::Upstream] {
+            // If it fails, the SYN is retransmitted as by any host.
+            let _ = sys::set_impatient(socket, true);
+        }
+    }
+
+    /// An ICMP error as the client gets it. A node that found no route names no sender; for those
+    /// before it the destination is unreachable all the same.
+    fn error_of(&self, icmp: Icmp) -> IcmpError {
+        IcmpError {
+            offender: icmp.offender.unwrap_or_else(|| self.flow.server().ip()),
+            kind: icmp.kind,
+            code: icmp.code,
+        }
+    }
+
+    /// Keeps the network's error for the request that may follow.
+    fn keep_error(&mut self, icmp: Icmp) {
+        let reply = reply_of_icmp(self.error_of(icmp));
+        if let Some(preface) = &mut self.preface {
+            preface.failed = Some(reply);
+        }
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// What remains of a flow that is opening.
+    pub(super) fn pending(&mut self, key: u64) -> Option<&mut Pending> {
+        self.entries.live_mut(key)?.pending()
+    }
+
+    /// Passes an event to a flow that is opening, and carries out what follows.
+    pub(super) fn drive(
+        &mut self,
+        key: u64,
+        event: impl FnOnce(&mut Opening, Duration) -> Actions,
+    ) {
+        self.drive_when(key, OPEN, event);
+    }
+
+    /// As [`Self::drive`]; `ready` is the readiness of the upstream socket, if the flow is joined.
+    pub(super) fn drive_when(
+        &mut self,
+        key: u64,
+        ready: Ready,
+        event: impl FnOnce(&mut Opening, Duration) -> Actions,
+    ) {
+        let now = self.now;
+        if let Some(pending) = self.pending(key) {
+            let actions = event(&mut pending.opening, now);
+            self.carry_out_all(key, actions, ready);
+        }
+    }
+
+    /// Carries out actions in their order, until the flow has ended.
+    pub(super) fn carry_out_all(&mut self, key: u64, actions: Actions, ready: Ready) {
+        for action in actions {
+            let Some(entry) = self.entries.get_mut(key) else {
+                return;
+            };
+            match action {
+                Action::Begin => self.begin_upstream(key),
+                Action::Try => self.try_next(key),
+                Action::Close => entry.close_upstream(),
+                Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
+                Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
+                Action::Admit => self.admit_client(key),
+                Action::Answer => entry.answer(),
+                Action::SendValidated => {
+                    if entry.send_validated().is_err() {
+                        self.end_with(key, Outcome::HopFailed, None);
+                    }
+                }
+                Action::Join => self.join(key, ready),
+                Action::Release => self.validate(key),
+                Action::ReleaseUpstream => self.release_upstream(key),
+                Action::Restrain => entry.restrain(),
+                Action::GiveUp { unsent } => self.give_up(key, unsent),
+                Action::ResetClient => {
+                    let reset = entry.syn().and_then(Frame::reset);
+                    self.inject(reset, Direction::Out);
+                }
+                Action::SendUnreachable(icmp) => {
+                    let error = entry.error_of(icmp);
+                    let answer = entry.syn().and_then(|syn| syn.unreachable(error));
+                    self.inject(answer, Direction::Out);
+                }
+                Action::PassOn => self.forward_held(key),
+                Action::PassLater => self.forward_later(key),
+                Action::Leave => self.leave_hop(key),
+                Action::Reroute { repeat, outcome } => {
+                    if !self.reroute(key, repeat) {
+                        self.end_with(key, outcome, None);
+                    }
+                }
+                Action::Refuse(outcome, error) => {
+                    let error = error.map(|icmp| entry.error_of(icmp));
+                    self.end_with(key, outcome, error);
+                }
+                Action::End(outcome) => self.end(key, outcome),
+                action => self.record_action(key, action),
+            }
+        }
+    }
+
+    /// Carries out what changes the worker's records, and no connection.
+    fn record_action(&mut self, key: u64, action: Action) {
+        match action {
+            Action::AwaitReply => self.await_reply(key),
+            Action::LookAt(due) => self.look_again(key, due),
+            Action::Report(report) => self.on_report(report),
+            Action::HopFailed => self.counters.hops_failed.add(1),
+            Action::SynOptionIgnored(peer) => {
+                self.counters.syn_options_ignored.add(1);
+                self.syn_options.note(peer, false, self.now);
+            }
+            Action::Unanswered => self.count_unanswered(key),
+            Action::Failed(outcome, blame) => self.record_failure(key, outcome, blame),
+            Action::KeepError(icmp) => {
+                if let Some(entry) = self.entries.live_mut(key) {
+                    entry.keep_error(icmp);
+                }
+            }
+            Action::TrialWorked => self.on_validated_trial(),
+            Action::TrialFailed(outcome) => self.on_unanswered_trial(key, outcome),
+            Action::CheckTrial => self.check_trial(key),
+            Action::TrialUndelivered => self.on_undelivered_trial(key),
+            _ => {}
+        }
+    }
+
+    /// Selects the next hops, and sends the upstream SYN.
+    fn begin_upstream(&mut self, key: u64) {
+        let patience = self.trial_patience(key);
+        let Some(entry) = self.entries.live(key) else {
+            return;
+        };
+        let hops = self.select_next_hops(entry);
+        self.drive(key, |opening, now| opening.on_begin(hops, patience, now));
+    }
+
+    /// The server has answered: admits the client's held SYN.
+    fn admit_client(&mut self, key: u64) {
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        // The program holds a SYN by its entry: it must be changed before the SYN is injected.
+        let half_open = pending.opening.half_opens.client;
+        let syn = pending.syn.as_ref().and_then(Frame::completed);
+        if let Some((flow, half_open)) = half_open
+            && self.intercept.admit(&flow, half_open).is_ok()
+        {
+            self.inject(syn, Direction::In);
+        }
+    }
+
+    /// Forwards the SYN of an opening flow, and leaves its half-open entry to expire.
+    pub(super) fn forward_held(&mut self, key: u64) {
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        let half_open = pending.opening.half_opens.client.take();
+        if let (Some(syn), Some((flow, half_open))) = (pending.syn.take(), half_open) {
+            self.pass_on(&flow, &syn, half_open);
+        }
+    }
+
+    /// Forwards later SYNs of a held flow: its server has not answered this node.
+    fn forward_later(&mut self, key: u64) {
+        // The list of forwarded SYNs is in the order of their expiry.
+        let until = self.now + self.rules.half_open().expiry;
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        if let Some((flow, half_open)) = pending.opening.half_opens.client.take()
+            && self.intercept.pass(&flow, half_open).is_ok()
+        {
+            self.counters.syns_forwarded.add(1);
+            self.passed.push_back((until, flow, half_open));
+        }
+    }
+
+    /// Records a server that failed.
+    fn record_failure(&mut self, key: u64, outcome: Outcome, blame: Blame) {
+        if outcome == Outcome::Internal {
+            self.starve();
+        }
+        let Some(entry) = self.entries.live(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        if entry.accept.becomes_strict() && blame == Blame::Them {
+            let period = self.rules.strict_after_failure();
+            self.intercept.record_failure(&flow, period);
+        }
+        if entry.is_observed() && outcome != Outcome::UpstreamRefused {
+            self.intercept.record_no_answer(&flow);
+        }
+    }
+
+    /// The client of a flow is validated, whatever happened to the restrained connection.
+    pub(super) fn lift_restraint(&mut self, key: u64) {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        let is_restrained = entry
+            .pending()
+            .is_some_and(|pending| pending.opening.take_restraint());
+        let socket = entry.sockets[Side::Upstream].as_ref();
+        let Some(socket) = socket.filter(|_| is_restrained) else {
+            return;
+        };
+        let released = sys::set_impatient(socket, false);
+        // The kernel may have given the connection up between its last retransmission and now.
+        let over = hop::connect_error(socket).or_else(|| released.err());
+        if over.is_some_and(|error| error.raw_os_error() == Some(libc::ETIMEDOUT)) {
+            self.drive(key, |opening, _| opening.withdraw());
+        }
+    }
+
+    /// The server did not answer, or was never reached.
+    fn give_up(&mut self, key: u64, unsent: bool) {
+        let code = if unsent {
+            libc::EHOSTUNREACH
+        } else {
+            libc::ETIMEDOUT
+        };
+        self.on_upstream_failed(key, &io::Error::from_raw_os_error(code), Blame::Them);
+    }
+
+    /// The next node has the request: it must reply.
+    fn await_reply(&mut self, key: u64) {
+        let now = self.now;
+        if let Some(entry) = self.entries.live_mut(key)
+            && let Some(preface) = &mut entry.preface
+        {
+            preface.waits_since = Some(now);
+        }
+        self.look_again(key, first_look(now));
+    }
+
+    /// The deadline of an opening flow has passed.
+    pub(super) fn on_opening_time(&mut self, key: u64) {
+        let entry = self.entries.live(key);
+        let upstream = entry.and_then(|entry| entry.sockets[Side::Upstream].as_ref());
+        // The kernel reports an unanswered neighbour to the client's address, not to this socket.
+        let unsent = upstream.is_some_and(sys::syn_unsent);
+        self.drive(key, |opening, now| opening.on_time(unsent, now));
+    }
+
+    /// Checks a flow that waits for the next node.
+    pub(super) fn look_at_hop(&mut self, key: u64) {
+        let now = self.now;
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        let pending = entry.pending();
+        if pending.is_some_and(|pending| pending.opening.is_hop_late(now)) {
+            return self.drive(key, |opening, now| opening.on_reply(None, now));
+        }
+        // Queries the kernel, so only for flows whose reply is overdue.
+        if let Some((via, since, seen)) = seen_of(entry) {
+            let actions = silence::on_look(via, since, now, seen);
+            self.carry_out_all(key, actions, OPEN);
+        }
+    }
+
+    /// Leaves a hop over which no byte of the flow has arrived.
+    fn leave_hop(&mut self, key: u64) {
+        let is_open = self.entries.live(key).is_some_and(Entry::is_open);
+        if !is_open {
+            self.drive(key, |opening, _| opening.on_hop_silent());
+        } else if !self.reroute(key, false) {
+            self.end_with(key, Outcome::HopFailed, None);
+        }
+    }
+
+    /// Releases the half-open entry of the upstream tuple.
+    fn release_upstream(&mut self, key: u64) {
+        let Some(pending) = self.pending(key) else {
+            return;
+        };
+        if let Some((flow, half_open)) = pending.opening.half_opens.upstream.take() {
+            self.intercept.release_if_unchanged(&flow, half_open);
+            self.opening.remove(&flow);
+        }
+    }
+
+    /// Removes an entry from every table of opening flows.
+    pub(super) fn release_opening(&mut self, key: u64) {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        let Some(pending) = entry.pending() else {
+            return;
+        };
+        let is_validated = pending.opening.is_validated();
+        let HalfOpens {
+            client,
+            upstream,
+            counted,
+        } = std::mem::take(&mut pending.opening.half_opens);
+        for (reserved, half_open) in [client, upstream].into_iter().flatten() {
+            if is_validated {
+                self.intercept.release_half_open(&reserved, half_open);
+            } else {
+                // Another SYN may have reused the tuple, here or at another worker.
+                self.intercept.release_if_unchanged(&reserved, half_open);
+            }
+            self.opening.remove(&reserved);
+        }
+        // The client's tuple may be another flow's by now, after its entry was passed on.
+        if self.opening.get(&flow) == Some(&key) {
+            self.opening.remove(&flow);
+        }
+        if let Some(prefix) = counted {
+            self.uncount(prefix);
+        }
+    }
+}
