@@ -30,7 +30,7 @@ iifname \"c0\" tcp flags & (fin|syn|rst|ack) == syn ct state new accept
 ";
 
 /// Connects once, so that the node learns what the destination grants.
-fn teach(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
+fn learn(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
     let before = redirect(node, "packet_learning");
     let mut pair = Pair::open(network, family, listener);
     pair.check();
@@ -38,7 +38,7 @@ fn teach(network: &Network, node: &Node, family: Family, listener: &TcpListener)
     assert_eq!(redirect(node, "packet_learning"), before + 1);
 }
 
-/// Waits until the programs of the packet path are attached: then a first flow teaches.
+/// Waits until the programs of the packet path are attached: then the node learns from a first flow.
 fn ready(network: &Network) -> (Node, TcpListener) {
     let node = start(network, CONFIG);
     let listener = listen(network.server(), PORT);
@@ -47,7 +47,7 @@ fn ready(network: &Network) -> (Node, TcpListener) {
         pair.close_client_first();
         redirect(&node, "packet_learning") > 0
     });
-    teach(network, &node, Family::V6, &listener);
+    learn(network, &node, Family::V6, &listener);
     (node, listener)
 }
 
