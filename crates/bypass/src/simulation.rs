@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hands flows over at random moments between four TCP machines, over links that lose, delay,
+//! duplicate and reorder.
+//!
+//! `BYPASS_SEED` replays the one schedule of that seed, `BYPASS_SCHEDULES` sets how many run.
+
+mod link;
+mod oracle;
+mod world;
+
+use world::{Defect, World};
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect("it is a number"))
+}
+
+#[test]
+fn every_schedule_keeps_the_stream() {
+    let first = variable("BYPASS_SEED");
+    let count = first.map_or_else(|| variable("BYPASS_SCHEDULES").unwrap_or(3000), |_| 1);
+    let start = first.unwrap_or(1);
+    let (mut done, mut cut, mut killed) = (0, 0, 0);
+    for seed in start..start + count {
+        let mut world = World::new(seed, None);
+        let failure = world.run();
+        assert!(
+            failure.is_none(),
+            "BYPASS_SEED={seed}: {failure:?} {world:?}"
+        );
+        done += u64::from(world.is_direct());
+        cut += u64::from(world.cut_at.is_some());
+        killed += u64::from(world.is_dead());
+    }
+    println!("{count} schedules: {cut} cut, {done} handed over, {killed} killed in the overlap");
+    assert!(
+        count < 1000 || done > count / 10,
+        "hand-overs are rare: {done}"
+    );
+    assert!(
+        count < 1000 || killed > count / 500,
+        "deaths are rare: {killed}"
+    );
+}
+
+/// The oracle finds a hand-over that has the defect, and says so in a line that has `symptom`.
+fn assert_caught(defect: Defect, symptom: &str) {
+    let caught = (1..20_000).any(|seed| {
+        let failure = World::new(seed, Some(defect)).run();
+        failure.is_some_and(|line| line.contains(symptom))
+    });
+    assert!(caught, "{defect:?} is not caught");
+}
+
+#[test]
+fn finds_ends_reset_by_a_socket() {
+    assert_caught(Defect::SocketsEndFlows, "reset");
+}
+
+#[test]
+fn finds_selective_acks_beyond_what_was_sent() {
+    assert_caught(Defect::UnboundedSack, "SACK beyond snd_nxt");
+}
+
+#[test]
+fn finds_reneging_after_a_frozen_socket() {
+    assert_caught(Defect::FrozenSocket, "reneg");
+}
+
+#[test]
+fn finds_a_window_taken_back() {
+    assert_caught(Defect::NoClamp, "window edge");
+}
+
+#[test]
+fn finds_a_reset_for_a_late_copy() {
+    assert_caught(Defect::EarlyClose, "reset");
+}
+
+/// Blocks of both P and Y are true, and yet no receiver could have sent them together: P's ACK
+/// reaches the cut where Y's block begins.
+#[test]
+fn finds_a_block_at_the_cut() {
+    assert_caught(Defect::BlockAtCut, "reneg");
+}
+
+/// An orderly end of one socket at the cut would truncate the stream.
+#[test]
+fn finds_a_fin_of_a_dead_process() {
+    assert_caught(Defect::FinOfDead, "truncated");
+}
