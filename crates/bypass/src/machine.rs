@@ -31,7 +31,7 @@ pub struct Direction {
     pub delta: u32,
     /// Added to X's TSval, gives the one that Y reads on direct segments.
     pub ts_delta: u32,
-    /// End of the highest segment seen from X.
+    /// End of the highest payload seen from X.
     pub seen: u32,
     /// First byte that is not P's. Valid from the overlap on.
     pub cut: u32,

@@ -84,7 +84,10 @@ impl Pair {
 
     fn observe_end(&mut self, e: usize, header: &Header) {
         let data = &mut self.directions[e];
-        data.seen = later(data.seen, header.end());
+        // The number of a pure ACK may be past a FIN that was lost: a cut there would make the FIN P's.
+        if header.end() != header.seq {
+            data.seen = later(data.seen, header.end());
+        }
         if header.fin {
             data.has_fin = true;
             data.fin = header.end().wrapping_sub(1);

@@ -47,7 +47,8 @@ fn every_schedule_keeps_the_stream() {
 fn assert_caught(defect: Defect, symptom: &str) {
     let caught = (1..20_000).any(|seed| {
         let failure = World::new(seed, Some(defect)).run();
-        failure.is_some_and(|line| line.contains(symptom))
+        let is_found = failure.is_some_and(|line| line.contains(symptom));
+        is_found && World::new(seed, None).run().is_none()
     });
     assert!(caught, "{defect:?} is not caught");
 }

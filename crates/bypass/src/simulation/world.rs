@@ -88,7 +88,7 @@ impl Application {
             chunk: if rng.once_in(2) {
                 9000
             } else {
-                1 + rng.below(900)
+                90 + rng.below(900)
             },
             pause: u64::from(1 + rng.below(150)),
             next_write: u64::from(rng.below(50)),
