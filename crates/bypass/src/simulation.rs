@@ -18,7 +18,7 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn every_schedule_keeps_the_stream() {
     let first = variable("BYPASS_SEED");
-    let count = first.map_or_else(|| variable("BYPASS_SCHEDULES").unwrap_or(3000), |_| 1);
+    let count = first.map_or_else(|| variable("BYPASS_SCHEDULES").unwrap_or(2000), |_| 1);
     let start = first.unwrap_or(1);
     let (mut done, mut cut, mut killed) = (0, 0, 0);
     for seed in start..start + count {
@@ -89,4 +89,11 @@ fn finds_a_block_at_the_cut() {
 #[test]
 fn finds_a_fin_of_a_dead_process() {
     assert_caught(Defect::FinOfDead, "truncated");
+}
+
+/// A pure ACK behind a FIN that was lost has a number past the FIN: with the cut there, the FIN
+/// would be P's, which ends no connection in the overlap.
+#[test]
+fn finds_a_cut_behind_a_lost_fin() {
+    assert_caught(Defect::CutAtPureAck, "does not end");
 }

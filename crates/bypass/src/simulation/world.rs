@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use super::link::{Link, Rng};
 use super::oracle::Oracle;
-use crate::header::{Block, Header};
+use crate::header::{Block, Header, later};
 use crate::machine::{Direction, Pair, Phase, Step};
 use crate::tcp::{MSS, Packet, Tcp};
 
@@ -24,6 +24,7 @@ pub(super) enum Defect {
     EarlyClose,
     BlockAtCut,
     FinOfDead,
+    CutAtPureAck,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,12 +77,15 @@ pub(super) struct World {
     aborted: bool,
     sweep_at: u64,
     died_at: Option<u64>,
+    /// The highest sequence numbers that the ends used.
+    highest: [u32; 2],
     failure: Option<String>,
 }
 
 impl Application {
     fn new(rng: &mut Rng) -> Self {
-        let total = [0, rng.below(1500), rng.below(9000), rng.below(9000)][rng.below(4) as usize];
+        let total =
+            [0, rng.below(1500), rng.below(9000), 3000 + rng.below(9000)][rng.below(4) as usize];
         Self {
             total,
             written: 0,
@@ -90,7 +94,7 @@ impl Application {
             } else {
                 90 + rng.below(900)
             },
-            pause: u64::from(1 + rng.below(150)),
+            pause: u64::from(1 + rng.below(60)),
             next_write: u64::from(rng.below(50)),
             read_rate: if rng.once_in(4) {
                 50 + rng.below(400)
@@ -130,7 +134,7 @@ impl World {
         if applications[0].is_second {
             applications[1].is_second = false;
         }
-        let start_at = u64::from(rng.below(1200));
+        let start_at = u64::from(rng.below(400));
         if rng.once_in(6) {
             applications[rng.below(2) as usize].abort_at = start_at + u64::from(rng.below(400));
         }
@@ -162,6 +166,7 @@ impl World {
             aborted: false,
             sweep_at: u64::MAX,
             died_at: None,
+            highest: first,
             failure: None,
         }
     }
@@ -242,6 +247,7 @@ impl World {
     fn redirect(&mut self, e: usize, packet: &Packet) {
         let header = &packet.header;
         let is_overlap = self.pair.phase == Phase::Overlap;
+        self.highest[e] = later(self.highest[e], header.end());
         if self.defect == Some(Defect::SocketsEndFlows) && is_overlap && header.rst {
             self.relays[e].open = false;
             self.relays[e].was_reset = true;
@@ -426,7 +432,7 @@ impl World {
         }
         if self.now >= self.start_at {
             self.start_at = u64::MAX;
-            let patience = 200 + self.rng.below(1500);
+            let patience = 200 + self.rng.below(2500);
             self.pair
                 .start(u32::try_from(self.now).expect("short") + patience);
         }
@@ -462,9 +468,12 @@ impl World {
             }
         }
         let step = self.pair.step(now);
-        for (direction, old) in self.pair.directions.iter_mut().zip(before.directions) {
-            direction.promised = old.promised;
-            let is_new = before.phase == Phase::Clamping && step == Step::Drain;
+        let is_new = before.phase == Phase::Clamping && step == Step::Drain;
+        for (e, direction) in self.pair.directions.iter_mut().enumerate() {
+            direction.promised = before.directions[e].promised;
+            if self.defect == Some(Defect::CutAtPureAck) && is_new {
+                direction.cut = self.highest[e];
+            }
             if self.defect == Some(Defect::FrozenSocket) && is_new {
                 direction.cut = direction.relay_ack;
             }
