@@ -8,6 +8,10 @@
 
 use crate::header::{before, later};
 
+/// How far the TSval of direct segments is ahead of P's own, in milliseconds: segments of P that are
+/// sent again or late must not push those that go direct out of an end's PAWS check.
+pub const TS_SLACK: u32 = 1000;
+
 /// How far the hand-over of a pair has come. One word for both directions: a segment that saw one
 /// phase and its answer another would stall the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub enum Phase {
 pub struct Direction {
     /// Added to X's sequence number, gives the one that Y knows.
     pub delta: u32,
-    /// Added to X's TSval, gives the one that Y reads on direct segments.
+    /// Added to X's TSval, gives the one that Y reads on direct segments: P's, plus [`TS_SLACK`].
     pub ts_delta: u32,
     /// End of the highest payload seen from X.
     pub seen: u32,

@@ -2,7 +2,7 @@
 //! What the packet path does with a segment, in each phase.
 
 use crate::header::{Block, Header, before, earlier, later};
-use crate::machine::{Pair, Phase};
+use crate::machine::{Pair, Phase, TS_SLACK};
 
 /// Where a segment of an end goes. Neither: it is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,6 +174,14 @@ impl Pair {
 
     fn relay_segment(&mut self, e: usize, header: &Header) -> Header {
         let mut segment = *header;
+        let data = &self.directions[1 - e];
+        let is_probe = before(header.seq, self.relay_sent_to(e));
+        if header.len == 0 && !is_probe {
+            // The end drops an ACK whose number is below what it received, directly, or whose
+            // TSval is older.
+            segment.seq = later(header.seq, data.seen.wrapping_add(data.delta));
+            segment.ts_val = header.ts_val.wrapping_add(TS_SLACK);
+        }
         let acked = &self.directions[e];
         if acked.is_drained() {
             segment.ack = acked.end_ack;

@@ -189,7 +189,8 @@ impl Tcp {
             return;
         }
         let has_data = h.len > 0 || h.fin;
-        if !h.rst && self.recent != 0 && before(h.ts_val, self.recent) && has_data {
+        let is_duplicate = !has_data && h.ack == self.una;
+        if !h.rst && self.recent != 0 && before(h.ts_val, self.recent) && !is_duplicate {
             // Reordering on a link makes PAWS drop segments too, but by less than half a second.
             let age = self.recent.wrapping_sub(h.ts_val);
             self.paws_drops += u32::from(age > 500 && before(self.rnxt, h.end()));
@@ -306,7 +307,7 @@ impl Tcp {
         let h = &packet.header;
         self.corrupt |= h.seq.wrapping_sub(self.peer_first) != packet.offset && h.len > 0;
         if h.fin {
-            self.peer_fin.get_or_insert(h.end().wrapping_sub(1));
+            self.peer_fin.get_or_insert_with(|| h.end().wrapping_sub(1));
         }
         if !before(self.rnxt, h.end()) {
             self.dsack = Some((h.seq, h.end()));

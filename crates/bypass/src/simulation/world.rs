@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::link::{Link, Rng};
 use super::oracle::Oracle;
 use crate::header::{Block, Header, later};
-use crate::machine::{Direction, Pair, Phase, Step};
+use crate::machine::{Direction, Pair, Phase, Step, TS_SLACK};
 use crate::tcp::{MSS, Packet, Tcp};
 
 const END_OF_TIME: u64 = 400_000;
@@ -25,6 +25,7 @@ pub(super) enum Defect {
     BlockAtCut,
     FinOfDead,
     CutAtPureAck,
+    OldAckNumber,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -370,6 +371,10 @@ impl World {
             self.pair
                 .from_relay(e, &bare)
                 .map(|h| Header { fin: true, ..h })
+        } else if self.defect == Some(Defect::OldAckNumber) {
+            let (seq, ts_val) = (header.seq, header.ts_val);
+            let sent = self.pair.from_relay(e, &header);
+            sent.map(|h| Header { seq, ts_val, ..h })
         } else {
             self.pair.from_relay(e, &header)
         };
@@ -491,10 +496,9 @@ impl World {
         let since = *self.cut_at.get_or_insert(self.now);
         if since == self.now {
             for e in 0..2 {
-                let slack = 1000;
                 let far = self.relays[1 - e].ts(self.now);
                 let delta = far.wrapping_sub(self.ends[e].ts(self.now));
-                self.pair.directions[e].ts_delta = delta.wrapping_add(slack);
+                self.pair.directions[e].ts_delta = delta.wrapping_add(TS_SLACK);
             }
         }
         if self.now - since > LONGEST_OVERLAP {
