@@ -12,6 +12,9 @@ use crate::header::{before, later};
 /// sent again or late must not push those that go direct out of an end's PAWS check.
 pub const TS_SLACK: u32 = 1000;
 
+/// Longest overlap, in milliseconds. An end whose RST was lost leaves a hole that nothing fills.
+pub const DRAIN_LIMIT: u32 = 60_000;
+
 /// How far the hand-over of a pair has come. One word for both directions: a segment that saw one
 /// phase and its answer another would stall the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +27,8 @@ pub enum Phase {
     Overlap,
     /// Every segment goes direct; the relay closes its sockets silently.
     Direct,
-    /// The relay's process ended in the overlap: bytes that it acknowledged are lost.
+    /// The relay's process ended in the overlap, or the overlap did not end: bytes that the relay
+    /// acknowledged are lost.
     Dead,
 }
 
@@ -97,7 +101,7 @@ impl Direction {
 pub struct Pair {
     /// How far the hand-over has come.
     pub phase: Phase,
-    /// When a clamp is given up, in milliseconds of the caller's clock.
+    /// When a clamp or an overlap is given up, in milliseconds of the caller's clock.
     pub deadline: u32,
     /// An end has aborted the flow.
     pub reset: bool,
@@ -122,8 +126,8 @@ pub enum Step {
     /// Wait for segments on their way in the kernel, then close both sockets in repair mode:
     /// without FIN and RST.
     CloseSilently,
-    /// Send RST to both ends, with the sequence numbers of [`Pair::reset_seq`], until they are gone.
-    ResetEnds,
+    /// Send [`Pair::probe`] to both ends until they are gone: the packet path resets them.
+    ProbeEnds,
 }
 
 impl Pair {
@@ -155,9 +159,13 @@ impl Pair {
                 self.phase = Phase::Direct;
                 Step::CloseSilently
             }
-            Phase::Overlap => Step::Drain,
+            Phase::Overlap if before(now, self.deadline) => Step::Drain,
+            Phase::Overlap => {
+                self.phase = Phase::Dead;
+                Step::ProbeEnds
+            }
             Phase::Direct => Step::CloseSilently,
-            Phase::Dead => Step::ResetEnds,
+            Phase::Dead => Step::ProbeEnds,
         }
     }
 
@@ -172,14 +180,6 @@ impl Pair {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.directions.iter().all(Direction::is_finished)
-    }
-
-    /// Sequence number of a RST that end `e` accepts: the last one that it acknowledged, in its
-    /// numbering (RFC 5961, section 3).
-    #[must_use]
-    pub fn reset_seq(&self, e: usize) -> u32 {
-        let data = &self.directions[1 - e];
-        data.end_ack.wrapping_add(data.delta)
     }
 
     fn is_ending(&self) -> bool {
@@ -199,6 +199,7 @@ impl Pair {
             direction.cut = later(direction.seen, direction.relay_ack);
         }
         self.phase = Phase::Overlap;
+        self.deadline = now.wrapping_add(DRAIN_LIMIT);
         Step::Drain
     }
 }

@@ -57,6 +57,18 @@ impl Pair {
         }
     }
 
+    /// A keep-alive for end `e` of a dead pair. Its answer has the only number with which the end
+    /// accepts a RST (RFC 5961, section 3); P may have missed the last ACK, so it cannot choose one.
+    pub fn probe(&mut self, e: usize) -> Header {
+        let data = &self.directions[1 - e];
+        let last = data.end_ack.wrapping_sub(1).wrapping_add(data.delta);
+        let segment = self.relay_segment(e, &Header::default());
+        Header {
+            seq: last,
+            ..segment
+        }
+    }
+
     fn reset_from_end(&mut self, e: usize, header: &Header) -> Verdict {
         let data = &self.directions[e];
         // A RST that P and Y would both refuse is none, and says nothing about the flow.

@@ -11,8 +11,6 @@ use crate::machine::{Direction, Pair, Phase, Step, TS_SLACK};
 use crate::tcp::{MSS, Packet, Tcp};
 
 const END_OF_TIME: u64 = 400_000;
-/// Longest overlap, in milliseconds: several RTOs in a row, at 10 % loss.
-const LONGEST_OVERLAP: u64 = 60_000;
 
 /// What a hand-over that was not thought through does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,12 +220,22 @@ impl World {
         let aborts = self.applications.iter().map(|a| a.abort_at);
         let rest = [
             self.start_at,
+            self.drain_limit(),
             self.die_at,
             self.sweep_at,
             self.close_at.unwrap_or(u64::MAX),
         ];
         let all = timers.chain(writes).chain(aborts).chain(rest);
         all.filter(|&at| at > self.now).min().unwrap_or(u64::MAX)
+    }
+
+    fn drain_limit(&self) -> u64 {
+        let is_waiting = self.pair.phase == Phase::Overlap && self.alive;
+        if is_waiting {
+            u64::from(self.pair.deadline)
+        } else {
+            u64::MAX
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -442,7 +450,8 @@ impl World {
                 .start(u32::try_from(self.now).expect("short") + patience);
         }
         match self.step() {
-            Step::Relay | Step::ResetEnds => {}
+            Step::Relay => {}
+            Step::ProbeEnds => self.give_up_overlap(),
             Step::GiveUp => self.clamp(u32::MAX),
             Step::Clamp => self.clamp(4 * MSS),
             Step::Drain => self.drain(),
@@ -501,8 +510,20 @@ impl World {
                 self.pair.directions[e].ts_delta = delta.wrapping_add(TS_SLACK);
             }
         }
-        if self.now - since > LONGEST_OVERLAP {
+    }
+
+    fn give_up_overlap(&mut self) {
+        if !self.aborted {
             self.fail("overlap does not end".into());
+        }
+        self.start_probing();
+    }
+
+    fn start_probing(&mut self) {
+        if self.died_at.is_none() {
+            self.died_at = Some(self.now);
+            self.sweep_at = self.now;
+            self.close_relays();
         }
     }
 
@@ -540,9 +561,7 @@ impl World {
             }
             Phase::Overlap => {
                 self.pair.process_ended();
-                self.died_at = Some(self.now);
-                self.sweep_at = self.now;
-                self.close_relays();
+                self.start_probing();
             }
             Phase::Direct | Phase::Dead => self.close_relays(),
         }
@@ -550,18 +569,13 @@ impl World {
 
     fn sweep(&mut self) {
         let since = self.now - self.died_at.unwrap_or(self.now);
-        self.sweep_at = if since < 2000 {
-            self.now + 100
+        self.sweep_at = if since < 8000 {
+            self.now + 250
         } else {
             u64::MAX
         };
         for e in 0..2 {
-            let seq = self.pair.reset_seq(e);
-            let header = Header {
-                seq,
-                rst: true,
-                ..Header::default()
-            };
+            let header = self.pair.probe(e);
             self.send_to_end(e, Packet { header, offset: 0 });
         }
     }
