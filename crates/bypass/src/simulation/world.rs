@@ -587,15 +587,12 @@ impl World {
                 return Some(format!("end {e} truncated"));
             }
             let relay = &self.relays[e];
-            let refused =
-                [end, relay].map(|t| (t.sack_discards, t.reneged, t.paws_drops, t.beyond_window));
             if end.corrupt || relay.corrupt {
                 return Some(format!("bytes of end {e} or its relay are corrupt"));
             }
-            if !self.aborted && refused != [(0, 0, 0, 0); 2] {
-                return Some(format!(
-                    "end {e}, SACK beyond snd_nxt, reneged, PAWS, window: {refused:?}"
-                ));
+            let refused = [end, relay].into_iter().find_map(refusal);
+            if let (false, Some(line)) = (self.aborted, refused) {
+                return Some(format!("end {e} or its relay: {line}"));
             }
             if let Some(line) = self.judge_end(e) {
                 return Some(format!("end {e}: {line}"));
@@ -619,4 +616,15 @@ impl World {
         let all = self.applications[1 - e].total;
         (end.received() != all || !end.has_eof()).then_some("not finished")
     }
+}
+
+/// What a machine refused that no legal peer sends.
+fn refusal(tcp: &Tcp) -> Option<&'static str> {
+    let counts = [
+        (tcp.sack_discards, "SACK beyond snd_nxt"),
+        (tcp.reneged, "reneging"),
+        (tcp.paws_drops, "dropped by PAWS"),
+        (tcp.beyond_window, "beyond the window"),
+    ];
+    counts.iter().find(|(count, _)| *count > 0).map(|c| c.1)
 }
