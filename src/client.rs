@@ -148,7 +148,7 @@ pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
     }
     let forgotten: Killed = query(&admin.socket, "DELETE", &format!("/keys/{name}"))?;
     present(admin, &forgotten, |_| {
-        format!("the key that is told of {name} now counts\n")
+        format!("the key reported for {name} is accepted from now on\n")
     })
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Experience {
 struct Shared {
     /// Is told the controller's time.
     clock: Clock,
-    /// What relays that ended have taught.
+    /// What ended relays observed.
     destinations: Mutex<Destinations>,
     /// What the observations go to.
     samples: Mutex<Option<Samples>>,

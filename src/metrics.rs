@@ -299,7 +299,7 @@ mod tests {
             "posthaste_link_up{peer=\"rome\"} 0",
             "posthaste_link_rtt_seconds{peer=\"paris\"} 0.0205",
             "posthaste_link_loss_ratio{peer=\"paris\"} 0.015",
-            "posthaste_link_probes_total{peer=\"rome\",fate=\"lost\"} 6",
+            "posthaste_link_probes_total{peer=\"rome\",result=\"lost\"} 6",
             "posthaste_stamp_refused_total{reason=\"auth\"} 3",
             "posthaste_config_reloads_total{result=\"failure\"} 1",
             "posthaste_config_last_reload_successful 0",

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let socket = &config.admin_socket;
     if let Ok(status) = client::status_of(socket) {
         bail!(
-            "a node runs here already (process {}): posthaste status says what it saves",
+            "a node runs here already (process {}): see posthaste status for what it saves",
             status.pid
         );
     }

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn unserved_socket_or_none() {
-        let directory = Directory::new("door-nobody");
+        let directory = Directory::new("no-group");
         let path = directory.0.join("admin.sock");
         let nobody = |path: &Path| match reach(path) {
             Reached::Nobody(why) => why,
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn directory_must_be_enterable() {
-        let directory = Directory::new("door-closed");
+        let directory = Directory::new("no-permission");
         let path = directory.0.join("admin.sock");
         let group = groups::of_id(4_000_123);
         let set = |mode| fs::set_permissions(&directory.0, Permissions::from_mode(mode)).unwrap();

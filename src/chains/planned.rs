@@ -131,7 +131,7 @@ impl Case<'_> {
             Some(_) => {}
         }
         let Some(whose) = &followed.whose else {
-            return "it is nobody's destination: flows go directly".into();
+            return "no node is its egress: flows go directly".into();
         };
         let name = self.name(&whose.egress);
         let prefix = prefix_word(&whose.egress.prefix);

@@ -76,7 +76,7 @@ pub(super) fn all(status: &Status) -> String {
 fn guard(guard: Guard) -> String {
     let process = match guard.pid {
         Some(pid) => format!("process {pid}"),
-        None => "NONE: nobody cleans up if the node dies; the log says why".into(),
+        None => "NONE: nothing cleans up if the node dies; see the log for the cause".into(),
     };
     let again = match guard.restarts {
         0 => String::new(),
@@ -108,7 +108,7 @@ fn controller(follow: &Follow) -> String {
     );
     match plan.age_ms {
         Some(age) => text.push_str(&span(age)),
-        None => text.push_str("nobody knows how"),
+        None => text.push_str("unknown"),
     }
     let _ = write!(text, " old of at most {}, ", span(plan.ttl_ms));
     let _ = match plan.in_force {

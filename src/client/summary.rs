@@ -42,7 +42,7 @@ fn troubles(status: &Status) -> Vec<String> {
     if status.blocked {
         troubles.push(
             "this host's firewall stands in the way of relays, and connections are forwarded: \
-             posthaste doctor says what to do."
+             run posthaste doctor for fixes."
                 .into(),
         );
     }
@@ -52,7 +52,7 @@ fn troubles(status: &Status) -> Vec<String> {
         ));
     }
     if status.guard.pid.is_none() {
-        troubles.push("there is no guard: nobody cleans up if the node dies.".into());
+        troubles.push("there is no guard: nothing cleans up if the node dies.".into());
     }
     if let Some(internal) = status.ended.get("internal").filter(|count| **count > 0) {
         troubles.push(format!(

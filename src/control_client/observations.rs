@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node makes of what its own relays have taught. Pure.
+//! What a node makes of what its own relays observed. Pure.
 //!
 //! A node that has a destination because it is the nearest to it need not be on the way there from
 //! everywhere. So flows go by it only where this node has found itself how far the destination is, and

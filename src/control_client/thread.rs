@@ -167,7 +167,7 @@ impl Thread {
         *lock(&self.shared.status) = Some(self.status());
     }
 
-    /// Takes over what finished relays have taught: flows go by it, and the controller is told.
+    /// Takes over what finished relays observed: flows use it, and the controller receives it.
     fn learn(&mut self) {
         let now = sys::monotonic();
         self.learn_at = now + LEARN_EVERY;

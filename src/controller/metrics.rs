@@ -19,7 +19,7 @@ const PROCESS: &[Row<Status>] = &[
 
 #[rustfmt::skip]
 const CLOCK: &[Row<StoredClock>] = &[
-    ("time_offset_seconds", "", "How far the controller's own clock is ahead of the time that nodes are told: it was set.",
+    ("time_offset_seconds", "", "Offset of the controller's clock from the time that it sends to nodes, after a step of that clock.",
         |time| Some(time.clock.as_secs_f64() - time.sent.as_secs_f64())),
 ];
 
@@ -34,7 +34,7 @@ const REPORTS: &[Row<Reports>] = &[
     ("reports_refused_total", "reason=\"impossible\"", "", |(links, ..)| Some(links.impossible as f64)),
     ("reports_refused_total", "reason=\"destination\"", "", |(_, destinations, _)| Some(*destinations as f64)),
     ("links_disputed", "", "Links whose ends say too different things, now.", |(links, ..)| Some(links.disputed as f64)),
-    ("egress_prefixes", "", "Prefixes that nodes are told an egress for.", |(.., egresses)| Some(*egresses as f64)),
+    ("egress_prefixes", "", "Prefixes with an egress, as sent to nodes.", |(.., egresses)| Some(*egresses as f64)),
 ];
 
 #[rustfmt::skip]
@@ -96,8 +96,7 @@ fn nodes(page: &mut Page, inner: &mut Inner) {
         "node",
         connected,
     );
-    let help =
-        "How far the clock of a node's host is ahead of the time that nodes are told, as it says.";
+    let help = "Offset of a node's clock from the controller's time, as the node reports it.";
     let offsets = each().filter_map(|node| {
         let ahead_us = inner.state.clock_ahead_us(node.id)?;
         Some((&node.name, ahead_us as f64 / 1e6))

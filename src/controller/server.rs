@@ -272,7 +272,7 @@ impl Server {
             return Ok(());
         }
         Err(End::Excessive(
-            "rows are said not to fit again and again: is the node of another version?",
+            "the node rejected route updates repeatedly: is it of another version?",
         ))
     }
 

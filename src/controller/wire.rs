@@ -95,7 +95,7 @@ impl fmt::Display for End {
         match self {
             Self::Closed => f.write_str("the node ended it"),
             Self::Broken(error) => write!(f, "{error}"),
-            Self::Silent => f.write_str("nothing was heard for too long"),
+            Self::Silent => f.write_str("received nothing for too long"),
             Self::Unreadable(error) => write!(f, "{error}"),
             Self::OutOfTurn => f.write_str("a message out of turn"),
             Self::Excessive(what) => f.write_str(what),

@@ -180,7 +180,7 @@ fn node(host: &Host, config: &Config) -> Vec<Finding> {
         }
         Presence::Unknown(why) => warn(
             check,
-            format!("whether a node runs here cannot be told: {why}"),
+            format!("cannot determine whether a node runs here: {why}"),
             "run doctor as root, or as who may use the admin socket",
         ),
         Presence::None if leftover => warn(

@@ -169,7 +169,7 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
         let bits = rule.mask & (ours.mark | ours.socket_mark);
         if bits != 0 {
             let what = format!(
-                "an {} rule of somebody else (priority {}) uses the fwmark bits {bits:#x}",
+                "an {} rule of another program (priority {}) uses the fwmark bits {bits:#x}",
                 rule.family.name(),
                 rule.priority
             );
@@ -181,7 +181,7 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
         }
         if rule.table == ours.table {
             let what = format!(
-                "a rule of somebody else (priority {}) uses table {}",
+                "a rule of another program (priority {}) uses table {}",
                 rule.priority, ours.table
             );
             findings.extend(warn(check, what, "choose another transparent.table"));

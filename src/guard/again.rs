@@ -51,7 +51,7 @@ pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
     let inherit = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
     let pipe = inherit(std::io::stdin().as_fd()).context("take the guard's pipe")?;
     let lock = inherit(std::io::stdout().as_fd()).context("take the lock file")?;
-    let claim = Claim::inherited(lock).context("a node starts this verb, nobody else")?;
+    let claim = Claim::inherited(lock).context("only a node starts this verb")?;
     let left = Left {
         transparent: Transparent {
             enabled: true,

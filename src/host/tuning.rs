@@ -189,7 +189,7 @@ pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
                 .done
                 .push(format!("{name} = {former} (was {applied})"));
         } else {
-            let what = format!("{name} was changed by somebody else since setup: left alone");
+            let what = format!("{name} was changed by another program since setup: not touched");
             report.notes.push(what);
         }
     }

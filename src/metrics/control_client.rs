@@ -9,7 +9,7 @@ const STREAM: &[Row<Follow>] = &[
     ("controller_connected", "", "Whether the controller has let the node in.", |follow| truth(follow.connected)),
     ("controller_joins_total", "", "Streams on which the controller let the node in.", |follow| Some(follow.joins as f64)),
     ("controller_members", "", "Other nodes that the controller tells of.", |follow| Some(follow.members as f64)),
-    ("controller_keys_refused_total", "", "Keys of nodes that were refused since another was told first.", |follow| Some(follow.keys as f64)),
+    ("controller_keys_refused_total", "", "Rejected keys of nodes that differ from the key reported first.", |follow| Some(follow.keys as f64)),
     ("plan_changes_total", "", "Plans that were followed.", |follow| Some(follow.plans as f64)),
     ("controller_clock_offset_seconds", "", "How far the clock of this host is ahead of the controller's, by which the node goes.",
         |follow| Some(follow.clock?.offset_us as f64 / 1e6)),
@@ -23,7 +23,7 @@ const STREAM: &[Row<Follow>] = &[
 const PLAN: &[Row<Plan>] = &[
     ("plan_epoch", "", "The epoch of the plan.", |plan| Some(plan.epoch as f64)),
     ("plan_version", "", "The version of the plan.", |plan| Some(plan.version as f64)),
-    ("plan_age_seconds", "", "Since the controller last said that the plan stands.", |plan| Some(plan.age_ms? as f64 / 1e3)),
+    ("plan_age_seconds", "", "Time since the controller last renewed the plan.", |plan| Some(plan.age_ms? as f64 / 1e3)),
     ("plan_ttl_seconds", "", "At this age flows go without the plan.", |plan| Some(plan.ttl_ms as f64 / 1e3)),
     ("plan_chains", "", "Chains of the plan that the node is part of.", |plan| Some(plan.chains as f64)),
     ("plan_egresses", "", "Nodes that ways of the plan lead to.", |plan| Some(plan.egresses as f64)),
@@ -31,9 +31,9 @@ const PLAN: &[Row<Plan>] = &[
 
 #[rustfmt::skip]
 const DESTINATIONS: &[Row<Destinations>] = &[
-    ("destinations_known", "", "Prefixes of destinations of which relays have taught something.", |all| Some(all.known as f64)),
+    ("destinations_known", "", "Destination prefixes that relays observed.", |all| Some(all.known as f64)),
     ("destinations_sized", "", "Prefixes whose transfers have a size that was learned.", |all| Some(all.sized as f64)),
-    ("destinations_measured", "", "Prefixes whose round trip the controller was told.", |all| Some(all.measured as f64)),
+    ("destinations_measured", "", "Prefixes whose round-trip time was reported to the controller.", |all| Some(all.measured as f64)),
     ("destination_samples_dropped_total", "reason=\"room\"", "Relays of which nothing was learned, by reason.", |all| Some(all.refused as f64)),
     ("destination_samples_dropped_total", "reason=\"pace\"", "", |all| Some(all.dropped as f64)),
 ];

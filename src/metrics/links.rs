@@ -34,16 +34,16 @@ pub(super) fn links(page: &mut Page, links: &Links) {
 }
 
 fn probes(page: &mut Page, links: &[Link]) {
-    page.family("link_probes_total", "Probes, by what became of them.");
+    page.family("link_probes_total", "Probes, by result.");
     for link in links {
         let peer = escaped(&link.peer);
-        let fates = [
+        let results = [
             ("sent", link.probes),
             ("answered", link.answers),
             ("lost", link.losses),
         ];
-        for (fate, count) in fates {
-            let labels = format!("peer=\"{peer}\",fate=\"{fate}\"");
+        for (result, count) in results {
+            let labels = format!("peer=\"{peer}\",result=\"{result}\"");
             page.sample("link_probes_total", &labels, count);
         }
     }

@@ -53,7 +53,10 @@ impl Node {
         });
         for link in wanted {
             if !attached.contains(&link.index) {
-                bail!("cannot intercept on {}; the log says why", link.name);
+                bail!(
+                    "cannot intercept on {}; see the log for the cause",
+                    link.name
+                );
             }
         }
         Ok(())

@@ -235,7 +235,7 @@ fn add(matrix: &mut Matrix, ends: (usize, usize), link: Link) -> Result<(), Stri
         return Err("a node cannot have a link to itself".to_owned());
     }
     if matrix.link(from, to).is_some() {
-        return Err("this link was told before".to_owned());
+        return Err("duplicate link".to_owned());
     }
     matrix
         .set(from, to, Some(link))
@@ -265,7 +265,7 @@ mod tests {
             (
                 Format::Csv,
                 "from,to,rtt_ms\na,b,5\na,b,6\n",
-                "f:3: this link was told before",
+                "f:3: duplicate link",
             ),
             (
                 Format::Csv,

@@ -82,7 +82,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     }
     if outcome.blocked {
         text.push_str(
-            "This host's firewall stands in the way of relays: posthaste doctor says what to do.\n",
+            "This host's firewall stands in the way of relays: run posthaste doctor for fixes.\n",
         );
     }
     if outcome.services.is_empty() {

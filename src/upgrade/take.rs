@@ -42,7 +42,7 @@ impl Succession {
         let offer = match message {
             Message::Offer(offer) => offer,
             Message::Refused { reason } => bail!("{reason}"),
-            other => bail!("the running node says {other:?}"),
+            other => bail!("the running node sent {other:?}"),
         };
         check(&offer, config)?;
         let sockets = Sockets::receive(&channel)?;
@@ -101,7 +101,7 @@ impl Sockets {
                     all.entry(descriptor).or_default().extend(received);
                 }
                 Message::Offered => return Ok(Self(all)),
-                other => bail!("the running node says {other:?}"),
+                other => bail!("the running node sent {other:?}"),
             }
         }
     }

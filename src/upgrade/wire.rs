@@ -192,7 +192,7 @@ impl Channel {
         if length == 0 {
             bail!("the other process has ended");
         }
-        let message = serde_json::from_slice(&bytes[..length]).context("read what it says")?;
+        let message = serde_json::from_slice(&bytes[..length]).context("read its message")?;
         Ok((message, descriptors))
     }
 
@@ -201,7 +201,7 @@ impl Channel {
         match self.receive(most)?.0 {
             message if message == *wanted => Ok(()),
             Message::Refused { reason } => bail!("{reason}"),
-            other => bail!("the other process says {other:?} and not {wanted:?}"),
+            other => bail!("the other process sent {other:?} instead of {wanted:?}"),
         }
     }
 }

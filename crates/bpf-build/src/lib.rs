@@ -28,7 +28,7 @@ impl Rust {
     /// Adds an object, and those of its structures that `structures` names.
     ///
     /// # Errors
-    /// What in the object is unheard of.
+    /// What in the object is not supported.
     pub fn add(&mut self, name: &str, object: &[u8], structures: &[&str]) -> Result<()> {
         let (linked, btf) = link::link(name, object)?;
         rust::write(&mut self.objects, name, &linked);

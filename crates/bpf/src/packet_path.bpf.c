@@ -401,7 +401,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	flow = pkt->flow;
 	entry = bpf_map_lookup_elem(&packet_flows, &flow);
 	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
-		/* The server judges it, and answers an ACK if it still has the flow. */
+		/* The server decides, and answers an ACK if it still has the flow. */
 		count(STAT_PACKET_BUSY);
 		return PASS;
 	}

@@ -39,7 +39,7 @@ pub enum Denied {
     #[error("node {0} is not known here")]
     Unknown(NodeNumber),
     /// It has no number for chain headers, or too many addresses, or too long a name.
-    #[error("what node {0} says of itself cannot be")]
+    #[error("the report of node {0} about itself is invalid")]
     Implausible(NodeNumber),
 }
 

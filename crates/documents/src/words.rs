@@ -5,7 +5,7 @@
 use super::tree;
 
 /// Invented words, each with the standard one. They are wrong as words and as parts of names.
-const INVENTED: [(&str, &str); 66] = [
+const INVENTED: [(&str, &str); 68] = [
     ("acquit", "clear the failure"),
     ("ailment", "problem"),
     ("ailments", "problems"),
@@ -62,9 +62,11 @@ const INVENTED: [(&str, &str); 66] = [
     ("stranger", "unauthorized"),
     ("strangers", "unauthorized"),
     ("suspects", "failed destinations"),
+    ("taught", "observed"),
     ("teach", "report"),
     ("teller", "sender"),
     ("unasked", "not requested"),
+    ("unheard", "not received, or not supported"),
     ("unheeded", "ignored"),
     ("unheralded", "without a SYN option"),
     ("unlabelled", "to be resolved"),

@@ -45,7 +45,7 @@ pub struct Record {
     pub samples: Vec<Samples>,
     /// Summary rows, computed from the samples.
     pub tables: Vec<Table>,
-    /// What a reader needs to judge the numbers: limits, misses, failures.
+    /// What a reader needs to interpret the numbers: limits, misses, failures.
     pub remarks: Vec<String>,
 }
 

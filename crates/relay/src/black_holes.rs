@@ -2,12 +2,12 @@
 //! Detects chains whose flows get no bytes back although their nodes answer probes. Pure.
 //!
 //! A node that carries no byte may still answer probes, complete handshakes and report flows as
-//! connected. So a chain is judged by its flows. A flow that sent something, or that waits for the
+//! connected. So a chain is rated by its flows. A flow that sent something, or that waits for the
 //! next node's reply, and gets no byte within [`SILENT_AFTER`] counts against its chain; a flow
 //! that gets one counts for it. A chain pauses, for longer each time, when more than a third of its
 //! flows count against it. A server that is silent without a chain too counts against none.
 //!
-//! Each node judges for itself and reports nothing, so no node can have another removed from chains
+//! Each node decides for itself and reports nothing, so no node can have another removed from chains
 //! by accusing it. A client whose own server is silent only behind chains can do no more than
 //! divert flows of its first node to the next best route.
 

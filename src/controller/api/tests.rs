@@ -16,7 +16,7 @@ fn token() -> String {
     "5a".repeat(32)
 }
 
-/// A hub with two nodes and a plan.
+/// A server with two nodes and a plan.
 fn server(name: &str) -> Arc<Server> {
     let server = fixture::server(name);
     for number in [1, 2] {

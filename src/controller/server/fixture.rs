@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hub with two nodes, paris and rome, for the tests of what is around it.
+//! A server with two nodes, paris and rome, for the tests of what is around it.
 
 use std::sync::Arc;
 

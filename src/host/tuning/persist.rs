@@ -78,7 +78,7 @@ pub(super) fn forget(report: &mut Report) -> anyhow::Result<()> {
     } else if text()?.is_some_and(|text| text.starts_with(HEAD))
         && is_namespace_of_boot().unwrap_or(false)
     {
-        let what = format!("{FILE} was changed by somebody else since setup: left alone");
+        let what = format!("{FILE} was changed by another program since setup: not touched");
         report.notes.push(what);
     }
     Ok(())

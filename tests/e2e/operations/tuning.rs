@@ -159,7 +159,7 @@ fn foreign_changes_kept() {
     set(host.namespace(), "tcp_rmem", "4096 2000000 8000000");
     let reported = host.run("teardown");
     assert!(
-        reported.contains("net.ipv4.tcp_rmem was changed by somebody else"),
+        reported.contains("net.ipv4.tcp_rmem was changed by another program"),
         "{reported}"
     );
     assert_eq!(host.settings(), ["1", "4096 2000000 8000000", "1", "0"]);
@@ -294,7 +294,7 @@ fn foreign_file_kept() {
     fs::write(machine.boot_file(), &edited).unwrap();
     let reported = machine.run("teardown");
     assert!(
-        reported.contains("was changed by somebody else"),
+        reported.contains("was changed by another program"),
         "{reported}"
     );
     assert_eq!(fs::read_to_string(machine.boot_file()).unwrap(), edited);

@@ -130,7 +130,7 @@ fn plain_listener_syns_pass() {
             assert_eq!(host.receive(&segment.frame()), Passed, "{flags:#x}");
         }
         assert!(host.events().is_empty());
-        // The beginning of one is for the worker to judge.
+        // The beginning of one is for the worker to check.
         assert_eq!(host.receive(&syn(requested(), &cut).frame()), Redirected);
         assert_eq!(host.event().kind, EventKind::SynOption);
     });

@@ -100,7 +100,7 @@ impl Reader {
         if let Some(field) = section.value("transfer_size")
             && (section.has("chains") || section.has("direct"))
         {
-            let form = "expected neither chains nor direct beside it: the plan says which chains";
+            let form = "expected neither chains nor direct beside it: the plan selects the chains";
             self.reject(&section.path("transfer_size"), field, form);
         }
         let route = Route {

@@ -44,7 +44,7 @@ impl Reader {
         let interval_in_use = self.get_or(measure, "interval_in_use", SECOND.min(interval));
         if nodes.is_empty() {
             self.warnings
-                .push("there is no [[node]]: nobody may come".to_owned());
+                .push("there is no [[node]]: no node may connect".to_owned());
         }
         Some(Controller {
             server: server?,

@@ -200,7 +200,7 @@ impl Reader {
             && policy.chains.peers.is_empty()
             && policy.access.clients.is_empty()
         {
-            let what = "nobody may use the explicit listeners: there is no [[peer]], and access.clients is empty";
+            let what = "no client may use the explicit listeners: there is no [[peer]], and access.clients is empty";
             self.warnings.push(what.into());
         }
     }

@@ -35,10 +35,10 @@ pub(super) const FRESH: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwanted {
     /// The key of the member is not the one that was told first, which still counts.
-    #[error("node \"{0}\" is said to have another key")]
+    #[error("another key was reported for node \"{0}\"")]
     Key(String),
     /// There are too many members, or too much is said of one.
-    #[error("more is said of members than is kept")]
+    #[error("more members were reported than are stored")]
     TooMuch,
 }
 

@@ -117,7 +117,7 @@ impl Stage {
             } => received + keepalive * SILENCE <= now,
             State::Apart(_) | State::Dialing => false,
         };
-        is_over.then(|| "the controller says nothing".to_owned())
+        is_over.then(|| "the controller sends nothing".to_owned())
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(time.deadline(), Some(at(10_200)));
         assert!(!exchange(&mut time, 10_200, 400, 0, 0), "a worse one");
         assert_eq!(off_ms(&time, 20_000), 2);
-        // After a day nobody knows how the clock has gone, and a worse one is better.
+        // After a day unknown the clock has gone, and a worse one is better.
         assert!(exchange(&mut time, 86_400_000, 400, 0, 0));
         assert_eq!(off_ms(&time, 86_400_400), 200);
     }

@@ -72,6 +72,6 @@ fn all_loads_carried() {
     assert_eq!(
         record.tables.len(),
         9,
-        "no target is judged without posthaste"
+        "no target is checked without posthaste"
     );
 }

@@ -146,7 +146,7 @@ impl PendingRequest {
                     return match read_message(&self.socket, |bytes| reader.feed(bytes)) {
                         Ok(head) => RequestKind::Request(Box::new(head)),
                         Err(ReadError::Wrong(refusal)) => RequestKind::Bad(refusal),
-                        Err(unheard) => unheard.into(),
+                        Err(error) => error.into(),
                     };
                 }
                 Stage::Unvalidated(_) if sys::is_handshaking(&self.socket) => {
@@ -177,8 +177,8 @@ impl PendingRequest {
 }
 
 impl<E> From<ReadError<E>> for RequestKind {
-    fn from(unheard: ReadError<E>) -> Self {
-        match unheard {
+    fn from(error: ReadError<E>) -> Self {
+        match error {
             ReadError::Incomplete => Self::Wait,
             ReadError::Gone | ReadError::Reset | ReadError::Lost => Self::Close { wrong: false },
             ReadError::Wrong(_) => Self::Close { wrong: true },
@@ -236,7 +236,7 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
     loop {
         let message = match read_message(socket, |bytes| acceptor.feed(bytes)) {
             Ok(message) => message,
-            Err(unheard) => return unheard.into(),
+            Err(error) => return error.into(),
         };
         match message {
             FromDialer::Open(connect) => {

@@ -257,7 +257,7 @@ pub enum HandshakeError {
         peer: NodeId,
     },
     /// It says that it is this node: a loop, or a reflection.
-    #[error("the other end says that it is this node")]
+    #[error("the other end has the id of this node")]
     Myself,
     /// No key is shared with it under this number.
     #[error("no key {key_id} is shared with node {peer}")]

@@ -346,7 +346,7 @@ pub enum HopError {
     #[error(transparent)]
     AuthTag(#[from] AuthError),
     /// A reply that says nothing.
-    #[error("a reply that says nothing")]
+    #[error("an empty reply")]
     Reply,
 }
 
