@@ -113,6 +113,12 @@ pub(super) const ALL: &[Subject] = &[
         posthaste::late,
     ),
     row(
+        "posthaste-packet",
+        "posthaste, data_path packet",
+        Mode::Transparent,
+        posthaste::packet,
+    ),
+    row(
         "posthaste-observing",
         "posthaste, watching handshakes and relaying nothing",
         Mode::Transparent,

@@ -11,7 +11,6 @@
 //! * the former need, which decays slowly.
 //!
 //! So a burst raises the need with its first flow, and the next burst finds hops ready.
-//! observed is there for the next.
 
 use std::time::Duration;
 

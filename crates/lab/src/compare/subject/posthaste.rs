@@ -28,6 +28,16 @@ pub(super) fn late(site: &Site<'_>) -> Result<Running> {
     transparent(site, "late")
 }
 
+/// The first connection is forwarded: its SYN-ACK shows what the server grants.
+pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
+    let config = format!("{}[defaults]\ndata_path = \"packet\"\n", head(site));
+    let node = node(site, 0, &config)?;
+    Ok(Running {
+        nodes: vec![node],
+        ..Running::bare(site.server(), config)
+    })
+}
+
 /// It observes every handshake, and finds no gain in relaying.
 pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
     let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
