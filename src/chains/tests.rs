@@ -393,11 +393,11 @@ fn plan_reasons() {
     let mut old = table.clone();
     old.plan.as_mut().unwrap().in_force = false;
     assert!(why(&old, 9_000).contains("too old"));
-    let nobodys = Followed {
+    let unowned = Followed {
         whose: None,
         ..table.clone()
     };
-    assert!(why(&nobodys, 9_000).contains("nobody's"));
+    assert!(why(&unowned, 9_000).contains("no node is its egress"));
     let early = Followed {
         plan: None,
         ..table

@@ -360,7 +360,7 @@ const PROBLEMS: [Problem; 42] = [
     (
         |h, _| h.node = Presence::Unknown("permission denied on /run/x".into()),
         Level::Warn,
-        "cannot be told: permission denied on /run/x",
+        "cannot determine whether a node runs here: permission denied on /run/x",
     ),
     (
         |h, _| h.closed.push(closed(std::io::ErrorKind::AddrInUse)),

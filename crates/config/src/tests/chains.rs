@@ -422,7 +422,7 @@ fn doubtful_peers_warned() {
         "{alone}"
     );
     assert!(
-        message.contains("nobody may use the explicit listeners"),
+        message.contains("no client may use the explicit listeners"),
         "{message}"
     );
 }
