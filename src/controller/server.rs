@@ -272,7 +272,7 @@ impl Server {
             return Ok(());
         }
         Err(End::Excessive(
-            "the node rejected route updates repeatedly: is it of another version?",
+            "the node rejected route updates again and again: is it of another version?",
         ))
     }
 
