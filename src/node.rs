@@ -326,8 +326,17 @@ impl Node {
         // What takes long (verifying the deferred programs, replacing filters by TCX links) happens
         // while flows are relayed already: see 0001, "Two objects".
         self.redirect().settle()?;
+        self.report_packet_path();
         self.forget_profiles();
         Ok(threads)
+    }
+
+    /// Warns if a rule wants the packet path and this host cannot carry it.
+    fn report_packet_path(&self) {
+        if let Some(error) = self.redirect().packet_path_error() {
+            let message = "the packet path is not available: its flows use sockets";
+            self.log.warn(message, &[("error", &error)]);
+        }
     }
 
     /// The configuration in force.
@@ -377,6 +386,7 @@ impl Node {
         // Programs first. Until a worker has the policy below, it finds no rule list for the new
         // generation and classifies the flow itself (`Rules::for_event`).
         let generation = intercept::set_rules(&mut self.redirect(), &next)?;
+        self.report_packet_path();
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
         set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
         self.redirect().set_observing(intercept::observing(&next))?;

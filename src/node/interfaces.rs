@@ -114,6 +114,7 @@ impl Node {
                 self.log.warn("cannot intercept", fields);
             }
         }
+        self.report_packet_path();
     }
 
     /// The interfaces the node intercepts on now.

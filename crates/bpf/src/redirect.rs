@@ -110,6 +110,8 @@ pub struct Redirect {
     packet_path: Option<PacketPath>,
     /// Whether a rule wants it.
     wants_packet_path: bool,
+    /// Why it could not be loaded or attached, until the node has reported it.
+    packet_path_error: Option<Error>,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
@@ -231,6 +233,7 @@ impl Redirect {
             observer: None,
             packet_path: None,
             wants_packet_path: false,
+            packet_path_error: None,
             observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
@@ -270,7 +273,7 @@ impl Redirect {
             self.observe()?;
         }
         self.wants_packet_path |= rules.iter().any(rules::wants_packet_path);
-        self.take_packets()?;
+        self.take_packets();
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
             // A later generation must not revive partly written rules.
@@ -437,7 +440,8 @@ impl Redirect {
             holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
         }
         self.holds.insert(ifindex, holds);
-        self.take_packets()
+        self.take_packets();
+        Ok(())
     }
 
     /// Sets how destinations are observed.
@@ -513,11 +517,26 @@ impl Redirect {
         if self.observes {
             self.observe()?;
         }
-        self.take_packets()
+        self.take_packets();
+        Ok(())
     }
 
-    /// Loads and attaches the packet path if a rule wants it and the node has settled.
-    fn take_packets(&mut self) -> Result<(), Error> {
+    /// Why the packet path is not available although a rule wants it, once after each failure.
+    pub fn packet_path_error(&mut self) -> Option<Error> {
+        self.packet_path_error.take()
+    }
+
+    /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
+    /// the flows of such a rule use sockets, so a failure is reported and nothing else fails. The
+    /// next rules try again.
+    fn take_packets(&mut self) {
+        if let Err(error) = self.attach_packets() {
+            self.wants_packet_path = false;
+            self.packet_path_error = Some(error);
+        }
+    }
+
+    fn attach_packets(&mut self) -> Result<(), Error> {
         if !self.wants_packet_path || self.deferred.is_none() {
             return Ok(());
         }
