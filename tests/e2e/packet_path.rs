@@ -72,6 +72,34 @@ fn flows_are_carried_without_relays() {
     assert_eq!(counter(&node, "relays_opened"), relays);
 }
 
+/// One client without options must not take them from the others.
+#[test]
+fn options_are_learned_apart() {
+    let network = line();
+    let options =
+        ["sack", "timestamps", "window_scaling"].map(|name| format!("net.ipv4.tcp_{name}"));
+    let set = |value| {
+        for key in &options {
+            network.client().sysctl(key, value).unwrap();
+        }
+    };
+    set("0");
+    let (node, listener) = ready(&network);
+    set("1");
+    learn(&network, &node, Family::V4, &listener);
+    let taken = redirect(&node, "packet_taken");
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    assert_eq!(redirect(&node, "packet_taken"), taken + 1);
+    let peer = pair.client_address().to_string();
+    let mut ss = network.server().command("ss").unwrap();
+    let listed = ss.args(["-tionO", "dst", &peer]).output().unwrap();
+    let sockets = String::from_utf8_lossy(&listed.stdout);
+    for option in [" ts ", " sack ", " wscale:"] {
+        assert!(sockets.contains(option), "{option}: {sockets}");
+    }
+}
+
 /// The client is answered before the server has its SYN, and what it sends meanwhile is held.
 #[test]
 fn held_data_arrives() {

@@ -291,11 +291,28 @@ static __always_inline void promise(struct packet_flow *made, const struct packe
 	}
 }
 
+/* How long a profile is valid: an option that a server stopped granting is not offered to
+ * it any more, so only a forwarded SYN can show that it grants the option again. */
+#define PROFILE_NS (10 * 60 * 1000000000ull)
+
+static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
+{
+	return now - profile->learned_ns < PROFILE_NS;
+}
+
+/* Whether a profile says what the server grants of these options. The client of which it
+ * was learned may have offered fewer. */
+static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
+{
+	return is_valid(profile, now) && !(offers & ~profile->tested);
+}
+
 /* Forwards a SYN and lets its SYN-ACK make the profile. */
 static __always_inline int learn(const struct flow *flow, struct packet_flow *entry,
-				 struct packet_flow *made)
+				 struct packet_flow *made, __u8 offers)
 {
 	made->state = PACKET_LEARNING;
+	made->promised = offers;
 	if (entry)
 		*entry = *made;
 	else
@@ -342,12 +359,12 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	entry = bpf_map_lookup_elem(&packet_flows, &flow);
-	if (!profile)
-		return learn(&flow, entry, &made);
-	if (made.since_ns < profile->bad_until_ns) {
+	if (profile && made.since_ns < profile->bad_until_ns) {
 		count(STAT_PACKET_BAD);
 		return NEXT;
 	}
+	if (!profile || !covers(profile, scratch->options.offers, made.since_ns))
+		return learn(&flow, entry, &made, scratch->options.offers);
 	promise(&made, profile, &scratch->options);
 	hash = keyed_hash(&flow, made.client_isn, made.since_ns);
 	made.node_isn = hash;
@@ -667,25 +684,38 @@ int packet_in(struct __sk_buff *skb)
 	return from_client(skb, pkt, at, entry);
 }
 
-/* A SYN-ACK shows what its server grants. */
-GLOBAL int learn_profile(const struct flow *flow, __u32 window)
+/* A SYN-ACK shows what its server grants of the options that it was offered. What it was
+ * not offered stays as it was. */
+GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entry, __u32 window)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile made = {}, *profile;
 	struct destination service;
+	__u64 now = bpf_ktime_get_ns();
+	__u8 offered;
 
-	if (!flow || !scratch)
+	if (!flow || !entry || !scratch)
 		return 0;
 	service = service_of(flow);
+	offered = entry->promised;
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	made.learned_ns = bpf_ktime_get_ns();
-	made.bad_until_ns = profile ? profile->bad_until_ns : 0;
+	if (profile)
+		made.bad_until_ns = profile->bad_until_ns;
+	if (profile && is_valid(profile, now)) {
+		made = *profile;
+		made.tested &= ~offered;
+		made.offers &= ~offered;
+	}
+	if (!made.learned_ns || entry->state == PACKET_LEARNING)
+		made.learned_ns = now;
 	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
 	 * larger, and the smaller one is safe. */
 	made.mss = scratch->options.mss ? scratch->options.mss : 536;
 	made.window = window;
-	made.shift = scratch->options.shift;
-	made.offers = scratch->options.offers;
+	if (offered & OFFERS_WINDOW_SCALE)
+		made.shift = scratch->options.shift;
+	made.tested |= offered;
+	made.offers |= scratch->options.offers & offered;
 	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
 	return 0;
 }
@@ -821,13 +851,13 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		return NEXT;
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
-		learn_profile(&flow, bpf_ntohs(pkt->tcp.window));
+		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
 		bpf_map_delete_elem(&packet_flows, &flow);
 		return NEXT;
 	}
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
 		accept(entry, pkt, &scratch->options);
-		learn_profile(&flow, bpf_ntohs(pkt->tcp.window));
+		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
 		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
 			mark_bad(&flow);
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))

@@ -242,7 +242,8 @@ struct packet_profile {
 	__u16 window;
 	__u8 shift;
 	__u8 offers; /* OFFERS_* */
-	__u8 pad[2];
+	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
+	__u8 pad;
 };
 
 /* The half-open flows of the packet path from a client prefix. */
