@@ -11,6 +11,8 @@
  */
 #include "packet_path.h"
 #include "packet_segment.h"
+#include "packet_icmp.h"
+#include "packet_learning.h"
 #include "rules.h"
 
 #define PACKET_HOST 0
@@ -19,7 +21,6 @@
 /* Sequence numbers behind the client's first that a reset before the server's answer
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
-#define ANSWER_HOPS 64
 #define RESET_AHEAD_MAX (1u << 20)
 
 /* The key of the initial sequence numbers (RFC 6528). */
@@ -273,54 +274,6 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	return !bpf_map_update_elem(&packet_syns, &flow, syn, BPF_ANY);
 }
 
-/* The promises of the node to a client. */
-static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
-				    const struct read_options *offered)
-{
-	made->promised = profile->offers & offered->offers;
-	made->mss = profile->mss;
-	/* The longest payload of a held segment, less the timestamps. */
-	if (made->mss > PACKET_PAYLOAD_MAX - 76)
-		made->mss = PACKET_PAYLOAD_MAX - 76;
-	made->node_window = profile->window;
-	if (made->node_window > PACKET_HELD_MAX * made->mss)
-		made->node_window = PACKET_HELD_MAX * made->mss;
-	if (made->promised & OFFERS_WINDOW_SCALE) {
-		made->promised_shift = profile->shift;
-		made->client_shift = offered->shift;
-	}
-}
-
-/* How long a profile is valid: an option that a server stopped granting is not offered to
- * it any more, so only a forwarded SYN can show that it grants the option again. */
-#define PROFILE_NS (10 * 60 * 1000000000ull)
-
-static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
-{
-	return now - profile->learned_ns < PROFILE_NS;
-}
-
-/* Whether a profile says what the server grants of these options. The client of which it
- * was learned may have offered fewer. */
-static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
-{
-	return is_valid(profile, now) && !(offers & ~profile->tested);
-}
-
-/* Forwards a SYN and lets its SYN-ACK make the profile. */
-static __always_inline int learn(const struct flow *flow, struct packet_flow *entry,
-				 struct packet_flow *made, __u8 offers)
-{
-	made->state = PACKET_LEARNING;
-	made->promised = offers;
-	if (entry)
-		*entry = *made;
-	else
-		bpf_map_update_elem(&packet_flows, flow, made, BPF_ANY);
-	count(STAT_PACKET_LEARNING);
-	return PASS;
-}
-
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
 GLOBAL int is_wanted(const struct packet *pkt)
 {
@@ -364,7 +317,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 		return NEXT;
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made.since_ns))
-		return learn(&flow, entry, &made, scratch->options.offers);
+		return learn(&flow, &made, scratch->options.offers);
 	promise(&made, profile, &scratch->options);
 	hash = keyed_hash(&flow, made.client_isn, made.since_ns);
 	made.node_isn = hash;
@@ -421,6 +374,11 @@ GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 		/* The server decides, and answers an ACK if it still has the flow. */
 		count(STAT_PACKET_BUSY);
 		return PASS;
+	}
+	if (entry && entry->state == PACKET_LEARNING) {
+		if (entry->client_isn == bpf_ntohl(pkt->tcp.seq))
+			return PASS;
+		stop_learning(entry, PACKET_CLOSED);
 	}
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
 		return NEXT;
@@ -674,7 +632,7 @@ int packet_in(struct __sk_buff *skb)
 		return NEXT;
 	pkt = parse_segment(skb, 0, &at);
 	if (!pkt)
-		return NEXT;
+		return icmp_in(skb);
 	if (pkt->tcp.syn && !pkt->tcp.ack && !pkt->tcp.rst)
 		return on_syn(skb, pkt, at);
 	flow = pkt->flow;
@@ -682,42 +640,6 @@ int packet_in(struct __sk_buff *skb)
 	if (!entry || entry->ifindex != skb->ifindex || entry->state == PACKET_LEARNING)
 		return NEXT;
 	return from_client(skb, pkt, at, entry);
-}
-
-/* A SYN-ACK shows what its server grants of the options that it was offered. What it was
- * not offered stays as it was. */
-GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entry, __u32 window)
-{
-	struct packet_scratch *scratch = scratch_area();
-	struct packet_profile made = {}, *profile;
-	struct destination service;
-	__u64 now = bpf_ktime_get_ns();
-	__u8 offered;
-
-	if (!flow || !entry || !scratch)
-		return 0;
-	service = service_of(flow);
-	offered = entry->promised;
-	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (profile)
-		made.bad_until_ns = profile->bad_until_ns;
-	if (profile && is_valid(profile, now)) {
-		made = *profile;
-		made.tested &= ~offered;
-		made.offers &= ~offered;
-	}
-	if (!made.learned_ns || entry->state == PACKET_LEARNING)
-		made.learned_ns = now;
-	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
-	 * larger, and the smaller one is safe. */
-	made.mss = scratch->options.mss ? scratch->options.mss : 536;
-	made.window = window;
-	if (offered & OFFERS_WINDOW_SCALE)
-		made.shift = scratch->options.shift;
-	made.tested |= offered;
-	made.offers |= scratch->options.offers & offered;
-	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
-	return 0;
 }
 
 /* A release of what is held. */
@@ -852,6 +774,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
 		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
+		stop_learning(entry, PACKET_REMOVED);
 		bpf_map_delete_elem(&packet_flows, &flow);
 		return NEXT;
 	}
@@ -937,7 +860,7 @@ int packet_out(struct __sk_buff *skb)
 		return NEXT;
 	pkt = parse_segment(skb, 1, &at);
 	if (!pkt)
-		return NEXT;
+		return icmp_out(skb);
 	flow = reversed(&pkt->flow);
 	entry = bpf_map_lookup_elem(&packet_flows, &flow);
 	if (!entry || entry->ifindex != skb->ifindex)
@@ -1016,12 +939,15 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 			return 0;
 		count(STAT_PACKET_GIVEN_UP);
 		mark_bad(&flow);
+		forget_profile(&flow);
 	} else {
 		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
 		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
 			return 0;
 		if (is_half_open(state))
 			leave_half_open(entry->prefix, false);
+		else if (state == PACKET_LEARNING)
+			leave_learning();
 		sweep->removed += 1;
 		sweep->left -= 1;
 		bpf_map_delete_elem(map, &flow);

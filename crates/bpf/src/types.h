@@ -256,6 +256,13 @@ struct packet_prefix {
 struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
+	__u32 learning;	    /* flows */
+};
+
+/* The attempts to learn what a destination grants. */
+struct packet_attempts {
+	__u64 next_ns; /* none before (CLOCK_MONOTONIC) */
+	__u32 tries;
 	__u32 pad;
 };
 
@@ -395,5 +402,7 @@ enum stat {
 	STAT_PACKET_GIVEN_UP, /* flows that no server answered */
 	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
 	STAT_PACKET_OPENED,   /* flows that reached their server */
+	STAT_PACKET_ICMP,     /* ICMP errors that quoted a segment in the node's numbers */
+	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
 	STAT_MAX,
 };

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What destinations grant: a forwarded SYN and its SYN-ACK show it, and the node promises
+ * no more than that.
+ */
+#pragma once
+#include "packet_path.h"
+
+/* Entries of flows that learn. Destinations without a profile are free to name for who
+ * forges SYNs, and must not fill the flow table. */
+#define LEARNING_MAX 1024
+/* A destination is learned by one flow at a time. Another one may try after a second, and
+ * if no SYN-ACK came this way, the next after 2, 4, ... 256 s: the packets of some servers
+ * return by another path. */
+#define LEARNING_AGAIN_NS 1000000000ull
+#define LEARNING_TRIES_MAX 8
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct destination);
+	__type(value, struct packet_attempts);
+} packet_attempts SEC(".maps");
+
+/* The promises of the node to a client. */
+static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
+				    const struct read_options *offered)
+{
+	made->promised = profile->offers & offered->offers;
+	made->mss = profile->mss;
+	/* The longest payload of a held segment, less the timestamps. */
+	if (made->mss > PACKET_PAYLOAD_MAX - 76)
+		made->mss = PACKET_PAYLOAD_MAX - 76;
+	made->node_window = profile->window;
+	if (made->node_window > PACKET_HELD_MAX * made->mss)
+		made->node_window = PACKET_HELD_MAX * made->mss;
+	if (made->promised & OFFERS_WINDOW_SCALE) {
+		made->promised_shift = profile->shift;
+		made->client_shift = offered->shift;
+	}
+}
+
+/* How long a profile is valid: an option that a server stopped granting is not offered to
+ * it any more, so only a forwarded SYN can show that it grants the option again. */
+#define PROFILE_NS (10 * 60 * 1000000000ull)
+
+static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
+{
+	/* Zero is not long ago on a host that has just started. */
+	return profile->learned_ns && now - profile->learned_ns < PROFILE_NS;
+}
+
+/* Whether a profile says what the server grants of these options. The client of which it
+ * was learned may have offered fewer. */
+static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
+{
+	return is_valid(profile, now) && !(offers & ~profile->tested);
+}
+
+/* Whether a destination may be learned now; then its next turn is later. */
+static __always_inline bool take_turn(const struct destination *service, __u64 now)
+{
+	struct packet_attempts *former = bpf_map_lookup_elem(&packet_attempts, service);
+	struct packet_attempts made = { .next_ns = now + LEARNING_AGAIN_NS, .tries = 1 };
+
+	if (former) {
+		if (now < former->next_ns)
+			return false;
+		made.next_ns = now + (LEARNING_AGAIN_NS << (former->tries & 15));
+		made.tries = former->tries;
+		if (made.tries < LEARNING_TRIES_MAX)
+			made.tries += 1;
+	}
+	bpf_map_update_elem(&packet_attempts, service, &made, BPF_ANY);
+	return true;
+}
+
+static __always_inline void leave_learning(void)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control)
+		__sync_fetch_and_sub(&control->learning, 1);
+}
+
+/* Ends the learning of a flow, whose state becomes `to`. Only the caller that changes the
+ * state returns its place. */
+static __always_inline void stop_learning(struct packet_flow *entry, __u32 to)
+{
+	if (change(entry, PACKET_LEARNING, to))
+		leave_learning();
+}
+
+/* Forwards a SYN without an entry. That of an older connection of its addresses would
+ * translate it. */
+static __always_inline int leave_unlearned(const struct flow *flow)
+{
+	bpf_map_delete_elem(&packet_flows, flow);
+	count(STAT_PACKET_UNLEARNED);
+	return PASS;
+}
+
+/* Forwards a SYN. If its destination has its turn, the SYN-ACK makes the profile. */
+GLOBAL int learn(const struct flow *flow, struct packet_flow *made, __u8 offers)
+{
+	struct packet_control *control = control_of_node();
+	struct destination service;
+	struct packet_flow *entry;
+
+	if (!flow || !made || !control)
+		return PASS;
+	service = service_of(flow);
+	if (control->learning >= LEARNING_MAX || !take_turn(&service, made->since_ns))
+		return leave_unlearned(flow);
+	made->state = PACKET_LEARNING;
+	made->promised = offers;
+	__sync_fetch_and_add(&control->learning, 1);
+	entry = bpf_map_lookup_elem(&packet_flows, flow);
+	if (entry) {
+		*entry = *made;
+	} else if (bpf_map_update_elem(&packet_flows, flow, made, BPF_NOEXIST)) {
+		leave_learning();
+		return leave_unlearned(flow);
+	}
+	count(STAT_PACKET_LEARNING);
+	return PASS;
+}
+
+/* A SYN-ACK shows what its server grants of the options that it was offered. What it was
+ * not offered stays as it was. */
+GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entry, __u32 window)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_profile made = {}, *profile;
+	struct destination service;
+	__u64 now = bpf_ktime_get_ns();
+	__u8 offered;
+
+	if (!flow || !entry || !scratch)
+		return 0;
+	service = service_of(flow);
+	offered = entry->promised;
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	if (profile)
+		made.bad_until_ns = profile->bad_until_ns;
+	if (profile && is_valid(profile, now)) {
+		made = *profile;
+		made.tested &= ~offered;
+		made.offers &= ~offered;
+	}
+	if (!made.learned_ns || entry->state == PACKET_LEARNING)
+		made.learned_ns = now;
+	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
+	 * larger, and the smaller one is safe. */
+	made.mss = scratch->options.mss ? scratch->options.mss : 536;
+	made.window = window;
+	if (offered & OFFERS_WINDOW_SCALE)
+		made.shift = scratch->options.shift;
+	made.tested |= offered;
+	made.offers |= scratch->options.offers & offered;
+	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
+	bpf_map_delete_elem(&packet_attempts, &service);
+	return 0;
+}
+
+/* A destination that is silent is learned anew: its packets may return by another path
+ * now. */
+static __always_inline void forget_profile(const struct flow *flow)
+{
+	struct destination service = service_of(flow);
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
+
+	if (profile)
+		profile->learned_ns = 0;
+}
