@@ -1,26 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What destinations grant: a forwarded SYN and its SYN-ACK show it, and the node promises
- * no more than that.
+ * What destinations grant, and who reaches them. A forwarded SYN and its SYN-ACK show
+ * it. The node promises no more than was granted, and where a rule wants destinations
+ * observed, it answers only clients whose connections pass this host: a firewall may
+ * treat a client's neighbour differently.
  */
 #pragma once
+#include "observe.h"
 #include "packet_path.h"
 
 /* Entries of flows that learn. Destinations without a profile are free to name for who
  * forges SYNs, and must not fill the flow table. */
 #define LEARNING_MAX 1024
-/* A destination is learned by one flow at a time. Another one may try after a second, and
- * if no SYN-ACK came this way, the next after 2, 4, ... 256 s: the packets of some servers
- * return by another path. */
+/* One flow at a time learns the same. Another one may try after a second, and if no
+ * SYN-ACK came this way, the next after 2, 4, ... 256 s: the packets of some servers return
+ * by another path. */
 #define LEARNING_AGAIN_NS 1000000000ull
 #define LEARNING_TRIES_MAX 8
 
+/* Without a client: what a destination grants. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
-	__type(key, struct destination);
+	__type(key, struct profile_key);
 	__type(value, struct packet_attempts);
 } packet_attempts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct profile_key);
+	__type(value, struct packet_client);
+} packet_clients SEC(".maps");
 
 /* The promises of the node to a client. */
 static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
@@ -57,10 +68,33 @@ static __always_inline bool covers(const struct packet_profile *profile, __u8 of
 	return is_valid(profile, now) && !(offers & ~profile->tested);
 }
 
-/* Whether a destination may be learned now; then its next turn is later. */
-static __always_inline bool take_turn(const struct destination *service, __u64 now)
+static __always_inline __u32 this_epoch(void)
 {
-	struct packet_attempts *former = bpf_map_lookup_elem(&packet_attempts, service);
+	const struct observing *how = how_to_observe();
+
+	return how ? how->epoch : 0;
+}
+
+/* Whether connections of this client with this service were seen to pass the host as it
+ * is now. */
+GLOBAL int is_admitted(const struct flow *flow, __u32 ifindex, __u64 now)
+{
+	const struct observing *how = how_to_observe();
+	struct packet_client *client;
+	struct profile_key key;
+
+	if (!flow || !how)
+		return false;
+	key = profile_key(flow);
+	client = bpf_map_lookup_elem(&packet_clients, &key);
+	return client && client->ifindex == ifindex && client->epoch == how->epoch &&
+	       now - client->learned_ns < how->ttl_ns;
+}
+
+/* Whether the same may be learned now; then its next turn is later. */
+static __always_inline bool take_turn(const struct profile_key *key, __u64 now)
+{
+	struct packet_attempts *former = bpf_map_lookup_elem(&packet_attempts, key);
 	struct packet_attempts made = { .next_ns = now + LEARNING_AGAIN_NS, .tries = 1 };
 
 	if (former) {
@@ -71,7 +105,7 @@ static __always_inline bool take_turn(const struct destination *service, __u64 n
 		if (made.tries < LEARNING_TRIES_MAX)
 			made.tries += 1;
 	}
-	bpf_map_update_elem(&packet_attempts, service, &made, BPF_ANY);
+	bpf_map_update_elem(&packet_attempts, key, &made, BPF_ANY);
 	return true;
 }
 
@@ -100,20 +134,22 @@ static __always_inline int leave_unlearned(const struct flow *flow)
 	return PASS;
 }
 
-/* Forwards a SYN. If its destination has its turn, the SYN-ACK makes the profile. */
-GLOBAL int learn(const struct flow *flow, struct packet_flow *made, __u8 offers)
+/* Forwards a SYN, whose SYN-ACK shows what the node does not know: about its client, or
+ * about the destination. */
+GLOBAL int learn(const struct flow *flow, struct packet_flow *made, __u32 about_client)
 {
 	struct packet_control *control = control_of_node();
-	struct destination service;
+	struct profile_key key = {};
 	struct packet_flow *entry;
 
 	if (!flow || !made || !control)
 		return PASS;
-	service = service_of(flow);
-	if (control->learning >= LEARNING_MAX || !take_turn(&service, made->since_ns))
+	key = profile_key(flow);
+	if (!about_client)
+		__builtin_memset(&key.client, 0, sizeof(key.client));
+	if (control->learning >= LEARNING_MAX || !take_turn(&key, made->since_ns))
 		return leave_unlearned(flow);
 	made->state = PACKET_LEARNING;
-	made->promised = offers;
 	__sync_fetch_and_add(&control->learning, 1);
 	entry = bpf_map_lookup_elem(&packet_flows, flow);
 	if (entry) {
@@ -159,17 +195,36 @@ GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entr
 	made.tested |= offered;
 	made.offers |= scratch->options.offers & offered;
 	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
-	bpf_map_delete_elem(&packet_attempts, &service);
 	return 0;
 }
 
-/* A destination that is silent is learned anew: its packets may return by another path
- * now. */
-static __always_inline void forget_profile(const struct flow *flow)
+/* A SYN-ACK for a forwarded SYN: the client's connections pass this host. */
+GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
+{
+	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
+	struct profile_key key;
+
+	if (!flow || !entry)
+		return 0;
+	made.ifindex = entry->ifindex;
+	made.epoch = entry->epoch;
+	key = profile_key(flow);
+	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
+	bpf_map_delete_elem(&packet_attempts, &key);
+	__builtin_memset(&key.client, 0, sizeof(key.client));
+	bpf_map_delete_elem(&packet_attempts, &key);
+	return 0;
+}
+
+/* After silence all is learned anew: the server's packets may return by another path
+ * now, or a firewall may have changed. */
+static __always_inline void forget(const struct flow *flow)
 {
 	struct destination service = service_of(flow);
 	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	struct profile_key key = profile_key(flow);
 
 	if (profile)
 		profile->learned_ns = 0;
+	bpf_map_delete_elem(&packet_clients, &key);
 }

@@ -274,16 +274,34 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	return !bpf_map_update_elem(&packet_syns, &flow, syn, BPF_ANY);
 }
 
+/* How a rule wants a flow carried. */
+enum wish {
+	WISH_OTHER,
+	WISH_PACKETS,
+	WISH_OBSERVED, /* by packets, once its client was seen to reach the destination */
+};
+
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int is_wanted(const struct packet *pkt)
+GLOBAL int wish_of(const struct packet *pkt)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
 	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
-		return false;
-	return find_rule(pkt, &verdict) && verdict.action == ACTION_RELAY &&
-	       verdict.data_path == DATA_PATH_PACKET;
+		return WISH_OTHER;
+	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
+	    verdict.data_path != DATA_PATH_PACKET)
+		return WISH_OTHER;
+	return verdict.observe ? WISH_OBSERVED : WISH_PACKETS;
+}
+
+/* Whether conntrack sees the packets of an interface before this program does: then it
+ * sees the client's acknowledgements in the node's numbers, and calls them invalid. */
+static __always_inline bool is_tracked(__u32 ifindex)
+{
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+
+	return !device || device->tracked;
 }
 
 /* A SYN of a new flow. NEXT where the packet path does not take it. */
@@ -295,8 +313,13 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	struct destination service;
 	struct flow flow;
 	__u64 hash;
+	int wish;
 
-	if (!pkt || !scratch || !is_wanted(pkt))
+	if (!pkt || !scratch)
+		return NEXT;
+	wish = wish_of(pkt);
+	/* Limits of the firewall are limits of SYNs, which the node repeats. */
+	if (!wish || (wish == WISH_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
 	flow = pkt->flow;
 	service = service_of(&flow);
@@ -305,7 +328,9 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	made.client_isn = bpf_ntohl(pkt->tcp.seq);
 	made.held_next = made.server_ack = made.client_isn + 1;
 	made.hop_limit = hop_limit(pkt);
-	if (scratch->options.unknown || !scratch->options.mss_at || pkt->tcp.fin ||
+	made.epoch = this_epoch();
+	made.promised = scratch->options.offers;
+	if (is_tracked(skb->ifindex) || scratch->options.unknown || !scratch->options.mss_at || pkt->tcp.fin ||
 	    !forwardable(skb, pkt) || hop_limit(pkt) <= 1) {
 		count(STAT_PACKET_UNFIT);
 		return NEXT;
@@ -317,7 +342,9 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 		return NEXT;
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made.since_ns))
-		return learn(&flow, &made, scratch->options.offers);
+		return learn(&flow, &made, false);
+	if (wish == WISH_OBSERVED && !is_admitted(&flow, skb->ifindex, made.since_ns))
+		return learn(&flow, &made, true);
 	promise(&made, profile, &scratch->options);
 	hash = keyed_hash(&flow, made.client_isn, made.since_ns);
 	made.node_isn = hash;
@@ -774,6 +801,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
 		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
+		admit(&flow, entry);
 		stop_learning(entry, PACKET_REMOVED);
 		bpf_map_delete_elem(&packet_flows, &flow);
 		return NEXT;
@@ -939,7 +967,7 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 			return 0;
 		count(STAT_PACKET_GIVEN_UP);
 		mark_bad(&flow);
-		forget_profile(&flow);
+		forget(&flow);
 	} else {
 		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
 		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))

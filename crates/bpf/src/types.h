@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct flow) == 36, "no padding");
 struct device {
 	__u32 l2_bytes; /* bytes of its link layer header */
 	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
+	__u32 tracked; /* conntrack has seen its packets before the program does */
 };
 
 /* A destination that failed, or the destination part of a rule look-up. */
@@ -218,6 +219,7 @@ struct packet_flow {
 	__u32 client_ack; /* its last, for the server's resets */
 	__u32 server_ack;
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
+	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__u16 window;	   /* the client's last, in HELD */
 	__u16 node_window; /* in the node's SYN-ACK */
 	__u16 mss;	   /* in it */
@@ -259,7 +261,14 @@ struct packet_control {
 	__u32 learning;	    /* flows */
 };
 
-/* The attempts to learn what a destination grants. */
+/* Says that connections of a client with a service pass this host. */
+struct packet_client {
+	__u64 learned_ns;
+	__u32 ifindex; /* of the client */
+	__u32 epoch;
+};
+
+/* The attempts to learn what a destination grants, or whether a client reaches it. */
 struct packet_attempts {
 	__u64 next_ns; /* none before (CLOCK_MONOTONIC) */
 	__u32 tries;

@@ -183,7 +183,9 @@ impl Row {
     fn relayed(&self, node: &Node, way: &str) -> u64 {
         let opened = counter(node, "relays_opened");
         if way == PACKET {
-            return opened + redirect(node, "packet_opened");
+            let packets = redirect(node, "packet_opened");
+            let none = self.relaying == Relaying::None;
+            return packets + if none { opened } else { 0 };
         }
         if self.relaying != Relaying::Some {
             return opened;
