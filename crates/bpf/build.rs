@@ -25,7 +25,7 @@ const OBJECTS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("observe", &[]),
-    ("packet_path", &["packet_syn"]),
+    ("packet_path", &["packet_control"]),
     ("deferred", &["destination", "half_open", "event_head"]),
 ];
 

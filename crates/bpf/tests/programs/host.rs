@@ -137,7 +137,7 @@ impl<'a> Host<'a> {
 
     /// Puts rules in force and returns their generation.
     pub(crate) fn obey(&mut self, rules: &[Rule]) -> u8 {
-        self.redirect.set_rules(rules, false).unwrap()
+        self.redirect.set_rules(rules, true, false).unwrap()
     }
 
     /// Runs the program on a frame as if it had come in from the clients.

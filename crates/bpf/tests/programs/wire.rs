@@ -79,7 +79,9 @@ impl<'a> Wire<'a> {
                 .unwrap();
         }
         redirect.settle().unwrap();
-        redirect.set_rules(&[rule(action, accept)], false).unwrap();
+        redirect
+            .set_rules(&[rule(action, accept)], true, false)
+            .unwrap();
         let worker_maps = redirect
             .worker_maps(0)
             .unwrap()
@@ -316,7 +318,7 @@ fn time_wait_yields_to_forwarding() {
     on_wires((Action::Relay, LATE), |wire| {
         leave_time_wait(wire, 44_000);
         wire.redirect
-            .set_rules(&[rule(Action::Forward, LATE)], false)
+            .set_rules(&[rule(Action::Forward, LATE)], true, false)
             .unwrap();
         let server = wire.serve();
         let client = connected(wire.dial(44_000));
