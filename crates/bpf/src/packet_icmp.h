@@ -22,7 +22,6 @@
 /* Type, code, checksum, and four bytes that depend on the type. */
 #define ICMP_HEADER_BYTES 8
 #define ICMP_CHECKSUM_AT 2
-#define TCP_SEQ_AT 4
 
 /* An ICMP error and the TCP header that it quotes. */
 struct icmp_error {
@@ -70,10 +69,9 @@ static __always_inline bool is_icmp(struct __sk_buff *skb, __u32 at)
 
 /* Parses an ICMP error that quotes a TCP segment into `pkt`, whose flow becomes the
  * quoted one. False for all other packets. */
-GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_error *error)
+GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_error *error,
+		       __u32 l2_bytes)
 {
-	__u32 ifindex = skb->ifindex;
-	struct device *device;
 	struct quote {
 		__be16 ports[2];
 		__be32 seq;
@@ -82,11 +80,8 @@ GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_er
 
 	if (!pkt || !error)
 		return false;
-	device = bpf_map_lookup_elem(&devices, &ifindex);
-	if (!device)
-		return false;
 	pkt->fragment = FRAGMENT_NONE;
-	pkt->l2_bytes = device->l2_bytes ? ETH_HLEN : 0;
+	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
 	if (!is_icmp(skb, pkt->l2_bytes))
 		return false;
 	error->at = parse_ip(skb, pkt, pkt->l2_bytes);
@@ -122,19 +117,20 @@ static __always_inline void requote(struct __sk_buff *skb, const struct icmp_err
 }
 
 /* An ICMP error, or any other packet but a segment, at ingress. */
-GLOBAL int icmp_in(struct __sk_buff *skb)
+GLOBAL int icmp_in(struct __sk_buff *skb, __u32 l2_bytes)
 {
 	struct icmp_error error = {};
 	struct packet_flow *entry;
 	struct packet *pkt;
-	struct flow flow;
+	struct packet_key key;
 
 	pkt = quoted_packet();
-	if (!pkt || !parse_error(skb, pkt, &error))
+	if (!pkt || !parse_error(skb, pkt, &error, l2_bytes))
 		return NEXT;
-	flow = reversed(&pkt->flow);
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
-	if (!entry || entry->ifindex != skb->ifindex || entry->state != PACKET_OPEN)
+	key = key_of(&pkt->flow);
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
+	if (!entry || entry->ifindex != skb->ifindex || entry->state != PACKET_OPEN ||
+	    is_turned(&pkt->flow) == entry->turned)
 		return NEXT;
 	requote(skb, &error, error.seq - entry->seq_delta);
 	count(STAT_PACKET_ICMP);
@@ -176,27 +172,30 @@ GLOBAL int write_refusal(struct __sk_buff *skb, const struct packet *pkt,
 
 /* An ICMP error, or any other packet but a segment, at egress. It was made by this host
  * or has passed its NAT, so it quotes the addresses that the client used. */
-GLOBAL int icmp_out(struct __sk_buff *skb)
+GLOBAL int icmp_out(struct __sk_buff *skb, __u32 l2_bytes)
 {
 	struct icmp_error error = {};
 	struct packet_flow *entry;
 	struct packet *pkt;
-	struct flow flow;
+	struct destination service;
+	struct packet_key key;
 
 	pkt = quoted_packet();
-	if (!pkt || !parse_error(skb, pkt, &error) || !is_refusal(pkt->family, &error))
+	if (!pkt || !parse_error(skb, pkt, &error, l2_bytes) || !is_refusal(pkt->family, &error))
 		return NEXT;
-	flow = pkt->flow;
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	key = key_of(&pkt->flow);
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	/* Only the exact number: who is not on the path must guess it (RFC 5927). */
 	if (!entry || entry->ifindex != skb->ifindex || error.seq != entry->client_isn)
 		return NEXT;
-	if (entry->state != PACKET_ANSWERED && entry->state != PACKET_HELD)
+	if (is_turned(&pkt->flow) != entry->turned ||
+	    (entry->state != PACKET_ANSWERED && entry->state != PACKET_HELD))
 		return NEXT;
 	if (!write_refusal(skb, pkt, entry))
 		return DROP;
 	count(STAT_PACKET_REFUSED);
-	mark_bad(&flow);
-	close_early(&flow, entry);
+	service = service_of(&pkt->flow);
+	mark_bad(&service);
+	close_early(&key, entry);
 	return NEXT;
 }

@@ -127,44 +127,49 @@ static __always_inline void stop_learning(struct packet_flow *entry, __u32 to)
 
 /* Forwards a SYN without an entry. That of an older connection of its addresses would
  * translate it. */
-static __always_inline int leave_unlearned(const struct flow *flow)
+static __always_inline int leave_unlearned(const struct packet_key *key)
 {
-	bpf_map_delete_elem(&packet_flows, flow);
+	bpf_map_delete_elem(&packet_flows, key);
 	count(STAT_PACKET_UNLEARNED);
 	return PASS;
 }
 
 /* Forwards a SYN, whose SYN-ACK shows what the node does not know: about its client, or
  * about the destination. */
-GLOBAL int learn(const struct flow *flow, struct packet_flow *made, __u32 about_client)
+GLOBAL int learn(const struct flow *flow, const struct packet_key *of, struct packet_flow *made,
+		 __u32 about_client)
 {
 	struct packet_control *control = control_of_node();
-	struct profile_key key = {};
+	struct profile_key about;
 	struct packet_flow *entry;
+	struct packet_key key;
 
-	if (!flow || !made || !control)
+	if (!flow || !of || !made || !control)
 		return PASS;
-	key = profile_key(flow);
+	key = *of;
+	about = profile_key(flow);
 	if (!about_client)
-		__builtin_memset(&key.client, 0, sizeof(key.client));
-	if (control->learning >= LEARNING_MAX || !take_turn(&key, made->since_ns))
-		return leave_unlearned(flow);
+		__builtin_memset(&about.client, 0, sizeof(about.client));
+	if (control->learning >= LEARNING_MAX || !take_turn(&about, made->since_ns))
+		return leave_unlearned(&key);
 	made->state = PACKET_LEARNING;
 	__sync_fetch_and_add(&control->learning, 1);
-	entry = bpf_map_lookup_elem(&packet_flows, flow);
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	if (entry) {
 		*entry = *made;
-	} else if (bpf_map_update_elem(&packet_flows, flow, made, BPF_NOEXIST)) {
+	} else if (bpf_map_update_elem(&packet_flows, &key, made, BPF_NOEXIST)) {
 		leave_learning();
-		return leave_unlearned(flow);
+		return leave_unlearned(&key);
 	}
+	note_client(made->ifindex);
 	count(STAT_PACKET_LEARNING);
 	return PASS;
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
  * not offered stays as it was. */
-GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entry, __u32 window)
+GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry,
+			 __u32 window)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile made = {}, *profile;
@@ -172,9 +177,9 @@ GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entr
 	__u64 now = bpf_ktime_get_ns();
 	__u8 offered;
 
-	if (!flow || !entry || !scratch)
+	if (!of || !entry || !scratch)
 		return 0;
-	service = service_of(flow);
+	service = *of;
 	offered = entry->promised;
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	if (profile)
@@ -199,16 +204,20 @@ GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entr
 }
 
 /* A SYN-ACK for a forwarded SYN: the client's connections pass this host. */
-GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
+GLOBAL int admit(const struct packet *pkt, const struct packet_flow *entry)
 {
 	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
 	struct profile_key key;
 
-	if (!flow || !entry)
+	if (!pkt || !entry)
 		return 0;
 	made.ifindex = entry->ifindex;
 	made.epoch = entry->epoch;
-	key = profile_key(flow);
+	key = (struct profile_key){
+		.client = pkt->flow.server,
+		.server = pkt->flow.client,
+		.port = pkt->flow.client_port,
+	};
 	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
 	bpf_map_delete_elem(&packet_attempts, &key);
 	__builtin_memset(&key.client, 0, sizeof(key.client));

@@ -230,7 +230,7 @@ fn sockets_carry_what_the_packet_path_cannot() {
     let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
     let map = pins.join(format!(
-        "{}/packets-2/packet_flows",
+        "{}/packets-3/packet_flows",
         cookie.expect("a number")
     ));
     fs::create_dir_all(map).expect("a directory");
