@@ -69,9 +69,10 @@ static __always_inline bool is_icmp(struct __sk_buff *skb, __u32 at)
 
 /* Parses an ICMP error that quotes a TCP segment into `pkt`, whose flow becomes the
  * quoted one. False for all other packets. */
-GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_error *error,
-		       __u32 l2_bytes)
+GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_error *error)
 {
+	__u32 ifindex = skb->ifindex;
+	struct device *device;
 	struct quote {
 		__be16 ports[2];
 		__be32 seq;
@@ -80,8 +81,11 @@ GLOBAL int parse_error(struct __sk_buff *skb, struct packet *pkt, struct icmp_er
 
 	if (!pkt || !error)
 		return false;
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	if (!device)
+		return false;
 	pkt->fragment = FRAGMENT_NONE;
-	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
+	pkt->l2_bytes = device->l2_bytes ? ETH_HLEN : 0;
 	if (!is_icmp(skb, pkt->l2_bytes))
 		return false;
 	error->at = parse_ip(skb, pkt, pkt->l2_bytes);
@@ -117,15 +121,15 @@ static __always_inline void requote(struct __sk_buff *skb, const struct icmp_err
 }
 
 /* An ICMP error, or any other packet but a segment, at ingress. */
-GLOBAL int icmp_in(struct __sk_buff *skb, __u32 l2_bytes)
+GLOBAL int icmp_in(struct __sk_buff *skb)
 {
 	struct icmp_error error = {};
 	struct packet_flow *entry;
-	struct packet *pkt;
 	struct packet_key key;
+	struct packet *pkt;
 
 	pkt = quoted_packet();
-	if (!pkt || !parse_error(skb, pkt, &error, l2_bytes))
+	if (!pkt || !parse_error(skb, pkt, &error))
 		return NEXT;
 	key = key_of(&pkt->flow);
 	entry = bpf_map_lookup_elem(&packet_flows, &key);
@@ -172,24 +176,24 @@ GLOBAL int write_refusal(struct __sk_buff *skb, const struct packet *pkt,
 
 /* An ICMP error, or any other packet but a segment, at egress. It was made by this host
  * or has passed its NAT, so it quotes the addresses that the client used. */
-GLOBAL int icmp_out(struct __sk_buff *skb, __u32 l2_bytes)
+GLOBAL int icmp_out(struct __sk_buff *skb)
 {
 	struct icmp_error error = {};
-	struct packet_flow *entry;
-	struct packet *pkt;
 	struct destination service;
+	struct packet_flow *entry;
 	struct packet_key key;
+	struct packet *pkt;
 
 	pkt = quoted_packet();
-	if (!pkt || !parse_error(skb, pkt, &error, l2_bytes) || !is_refusal(pkt->family, &error))
+	if (!pkt || !parse_error(skb, pkt, &error) || !is_refusal(pkt->family, &error))
 		return NEXT;
 	key = key_of(&pkt->flow);
 	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	/* Only the exact number: who is not on the path must guess it (RFC 5927). */
-	if (!entry || entry->ifindex != skb->ifindex || error.seq != entry->client_isn)
+	if (!entry || entry->ifindex != skb->ifindex || error.seq != entry->client_isn ||
+	    is_turned(&pkt->flow) != entry->turned)
 		return NEXT;
-	if (is_turned(&pkt->flow) != entry->turned ||
-	    (entry->state != PACKET_ANSWERED && entry->state != PACKET_HELD))
+	if (entry->state != PACKET_ANSWERED && entry->state != PACKET_HELD)
 		return NEXT;
 	if (!write_refusal(skb, pkt, entry))
 		return DROP;

@@ -134,42 +134,35 @@ static __always_inline int leave_unlearned(const struct packet_key *key)
 	return PASS;
 }
 
-/* Forwards a SYN, whose SYN-ACK shows what the node does not know: about its client, or
- * about the destination. */
-GLOBAL int learn(const struct flow *flow, const struct packet_key *of, struct packet_flow *made,
-		 __u32 about_client)
+/* Forwards the SYN in hand, whose SYN-ACK shows what the node does not know: about its
+ * client, or about the destination. */
+GLOBAL int learn(const struct flow *flow, __u32 about_client)
 {
 	struct packet_control *control = control_of_node();
-	struct profile_key about;
-	struct packet_flow *entry;
-	struct packet_key key;
+	struct packet_scratch *scratch = scratch_area();
+	struct profile_key about = {};
 
-	if (!flow || !of || !made || !control)
+	if (!flow || !scratch || !control)
 		return PASS;
-	key = *of;
 	about = profile_key(flow);
 	if (!about_client)
 		__builtin_memset(&about.client, 0, sizeof(about.client));
-	if (control->learning >= LEARNING_MAX || !take_turn(&about, made->since_ns))
-		return leave_unlearned(&key);
-	made->state = PACKET_LEARNING;
+	if (control->learning >= LEARNING_MAX || !take_turn(&about, scratch->flow.since_ns))
+		return leave_unlearned(&scratch->key);
+	scratch->flow.state = PACKET_LEARNING;
 	__sync_fetch_and_add(&control->learning, 1);
-	entry = bpf_map_lookup_elem(&packet_flows, &key);
-	if (entry) {
-		*entry = *made;
-	} else if (bpf_map_update_elem(&packet_flows, &key, made, BPF_NOEXIST)) {
+	if (!store_flow(scratch)) {
 		leave_learning();
-		return leave_unlearned(&key);
+		return leave_unlearned(&scratch->key);
 	}
-	note_client(made->ifindex);
+	note_client(scratch->flow.ifindex);
 	count(STAT_PACKET_LEARNING);
 	return PASS;
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
  * not offered stays as it was. */
-GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry,
-			 __u32 window)
+GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry, __u32 window)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile made = {}, *profile;
@@ -203,21 +196,20 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	return 0;
 }
 
-/* A SYN-ACK for a forwarded SYN: the client's connections pass this host. */
-GLOBAL int admit(const struct packet *pkt, const struct packet_flow *entry)
+/* A SYN-ACK, from the server, for a forwarded SYN: the client's connections pass this
+ * host. */
+GLOBAL int admit(const struct flow *of, const struct packet_flow *entry)
 {
 	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
 	struct profile_key key;
+	struct flow flow;
 
-	if (!pkt || !entry)
+	if (!of || !entry)
 		return 0;
+	flow = reversed(of);
 	made.ifindex = entry->ifindex;
 	made.epoch = entry->epoch;
-	key = (struct profile_key){
-		.client = pkt->flow.server,
-		.server = pkt->flow.client,
-		.port = pkt->flow.client_port,
-	};
+	key = profile_key(&flow);
 	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
 	bpf_map_delete_elem(&packet_attempts, &key);
 	__builtin_memset(&key.client, 0, sizeof(key.client));
@@ -233,6 +225,7 @@ static __always_inline void forget(const struct flow *flow)
 	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	struct profile_key key = profile_key(flow);
 
+	mark_bad(&service);
 	if (profile)
 		profile->learned_ns = 0;
 	bpf_map_delete_elem(&packet_clients, &key);
