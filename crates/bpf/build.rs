@@ -50,6 +50,7 @@ fn main() {
         "packet_learning.h",
         "packet_path.h",
         "packet_segment.h",
+        "packet_view.h",
         "rules.h",
         "translate.h",
         "events.h",

@@ -55,8 +55,11 @@ const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 pub(crate) struct PacketPath {
     maps: Vec<Arc<Map>>,
     programs: [Arc<Program>; 2],
+    sweep: Arc<Program>,
     keeper: Option<JoinHandle<()>>,
     stops: Arc<AtomicBool>,
+    /// Whether another process has this node's place.
+    replaced: Arc<AtomicBool>,
     links: HashMap<u32, Vec<OwnedFd>>,
     /// Without them flows end with the process.
     pins: Option<Pins>,
@@ -69,6 +72,7 @@ struct Keeper {
     control: Arc<Map>,
     sweep: Arc<Program>,
     resend: Program,
+    replaced: Arc<AtomicBool>,
 }
 
 impl PacketPath {
@@ -85,7 +89,10 @@ impl PacketPath {
         let lock = pins.as_ref().map(Pins::lock).transpose();
         let lock = lock.map_err(Error::map("lock", "pins"))?;
         let loaded = Self::load_on(settings, shared, pins)?;
+        let owned = loaded.own();
+        // Before `loaded` is dropped, which takes the lock.
         drop(lock);
+        owned?;
         Ok((loaded, unpinned))
     }
 
@@ -122,17 +129,14 @@ impl PacketPath {
             Arc::new(load(program::PACKET_IN)?),
             Arc::new(load(program::PACKET_OUT)?),
         ];
+        let replaced = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
+            replaced: Arc::clone(&replaced),
             control: Arc::clone(&maps[map::PACKET_CONTROL]),
             sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
-        if let Some(pins) = &pins {
-            let pinned = pins.replace(pins::SWEEP, keeper.sweep.as_fd());
-            pinned.map_err(Error::map("pin", pins::SWEEP))?;
-        }
-        // From here on a predecessor, and the guard of a dead one, leaves the pins alone.
-        maps[map::PACKET_OWNER].update(&[0; 4], &owner.to_ne_bytes())?;
+        let sweep = Arc::clone(&keeper.sweep);
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
             let stops = Arc::clone(&stops);
@@ -141,12 +145,47 @@ impl PacketPath {
         Ok(Self {
             maps,
             programs,
+            sweep,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             stops,
+            replaced,
             links: HashMap::new(),
             pins,
             owner,
         })
+    }
+
+    /// Makes the flows this node's. From here on a predecessor, and the guard of a dead node, leaves
+    /// the pins alone.
+    fn own(&self) -> Result<(), Error> {
+        if let Some(pins) = &self.pins {
+            let pinned = pins.replace(pins::SWEEP, self.sweep.as_fd());
+            pinned.map_err(Error::map("pin", pins::SWEEP))?;
+        }
+        self.maps[map::PACKET_OWNER].update(&[0; 4], &self.owner.to_ne_bytes())
+    }
+
+    /// Takes the flows back from a successor that failed: what it put into the links would go on by
+    /// its rules.
+    pub(crate) fn reclaim(&self) -> Result<(), Error> {
+        let lock = self.pins.as_ref().map(Pins::lock).transpose();
+        let _lock = lock.map_err(Error::map("lock", "pins"))?;
+        for (ifindex, links) in &self.links {
+            for (link, program) in links.iter().zip(&self.programs) {
+                let updated = sys::update_link(link.as_fd(), program.as_fd());
+                updated.map_err(|source| Error::Attach {
+                    ifindex: *ifindex,
+                    source,
+                })?;
+            }
+        }
+        self.own()
+    }
+
+    /// Leaves new flows to a successor: without it the programs take none.
+    pub(crate) fn step_back(&self) {
+        // Relaxed: the flag guards no data, and the keeper reads it in its next round.
+        self.replaced.store(true, Ordering::Relaxed);
     }
 
     /// Attaches to an interface, in front of other programs. Does nothing if it is attached.
@@ -229,13 +268,16 @@ impl Keeper {
         }
     }
 
-    /// Shows that the node lives, removes flows that have ended, and has lost SYNs sent again.
+    /// Shows that the node lives and has its place, removes flows that have ended, and has lost SYNs
+    /// sent again.
     fn round(&self) {
-        let _ = sweep(self.sweep.as_fd(), ALIVE);
+        let is_replaced = self.replaced.load(Ordering::Relaxed);
+        let _ = sweep(self.sweep.as_fd(), if is_replaced { 0 } else { ALIVE });
         let mut control = vec![0; size_of::<types::packet_control>()];
         let read = self.control.look_up(&[0; 4], &mut control);
         let control = whole::<types::packet_control>(&control);
-        if read.is_ok() && control.is_some_and(|control| control.due > 0) {
+        let is_due = read.is_ok() && control.is_some_and(|control| control.due > 0);
+        if is_due && !is_replaced {
             for protocol in PROTOCOLS {
                 let mut frame = [0; 64];
                 frame[12..14].copy_from_slice(&protocol.to_be_bytes());

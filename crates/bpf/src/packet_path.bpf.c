@@ -246,7 +246,8 @@ GLOBAL int request_of(const struct packet *pkt)
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
-	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
+	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS ||
+	    is_draining(this_worker()))
 		return REQUEST_NONE;
 	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
 	    verdict.data_path != DATA_PATH_PACKET)

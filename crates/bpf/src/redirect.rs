@@ -632,10 +632,20 @@ impl Redirect {
     /// [`Error::Map`].
     pub fn set_followed(&mut self, followed: bool) -> Result<(), Error> {
         let behind_the_workers = self.shared.settings.workers.to_ne_bytes();
+        if let (false, Some(packet_path)) = (followed, &self.packet_path) {
+            packet_path.reclaim()?;
+        }
         let value = u32::from(followed).to_ne_bytes();
         self.shared
             .get(map::DRAINING)
             .update(&behind_the_workers, &value)
+    }
+
+    /// Leaves new flows of the packet path to a successor.
+    pub fn step_back(&self) {
+        if let Some(packet_path) = &self.packet_path {
+            packet_path.step_back();
+        }
     }
 
     /// Detaches from an interface.

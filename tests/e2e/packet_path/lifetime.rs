@@ -211,6 +211,35 @@ fn pid(node: &Node) -> Pid {
     Pid::from_raw(pid.try_into().expect("a process id"))
 }
 
+/// A node that drains leaves new connections to forwarding, and open ones go on.
+#[test]
+fn draining_node_takes_no_flows() {
+    let network = line();
+    let config = "[defaults]\ndata_path = \"packet\"\n[[rule]]\nname = \"sockets\"\nports = [81]\n\
+        data_path = \"socket\"\n[[rule]]\nname = \"packets\"\n";
+    let node = crate::support::start(&network, config);
+    let [listener, relayed] = [PORT, 81].map(|port| listen(network.server(), port));
+    until_ready(&network, &node, &listener);
+    let mut pairs = open(&network, &node, &listener);
+    // The node drains as long as this relay is open.
+    let mut relay = Pair::open(&network, Family::V4, &relayed);
+    relay.check();
+    let pid = node.process().pid().cast_signed();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    until("the drain", || {
+        node.status().expect("the node answers")["state"] == "draining"
+    });
+    let taken = redirect(&node, "packet_taken");
+    for family in Family::ALL {
+        let mut forwarded = Pair::open(&network, family, &listener);
+        forwarded.check();
+        forwarded.close_client_first();
+    }
+    assert_eq!(redirect(&node, "packet_taken"), taken);
+    exchange(&mut pairs);
+    relay.close_client_first();
+}
+
 /// Without a BPF file system flows are carried, and the node warns what its end means for them.
 #[test]
 fn unpinned_flows_are_reported() {

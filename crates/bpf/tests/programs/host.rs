@@ -109,7 +109,7 @@ fn forwarding_namespace() -> Namespace {
 }
 
 impl<'a> Host<'a> {
-    fn new(namespace: &'a Namespace, settings: Settings) -> Self {
+    pub(crate) fn new(namespace: &'a Namespace, settings: Settings) -> Self {
         let mut redirect = load(settings);
         let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
         redirect

@@ -451,7 +451,7 @@ fn send(network: &Network, frame: &[u8]) {
     assert_eq!(network.client().run_in(send).unwrap(), frame.len());
 }
 
-fn link_address(ifindex: u32) -> socket2::SockAddr {
+pub(crate) fn link_address(ifindex: u32) -> socket2::SockAddr {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned().try_into().unwrap(),
         sll_protocol: 0,
