@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::admin::api::observed::Observed;
 use crate::admin::api::saved::Saved;
-use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
+use crate::admin::api::{Detail, Draining, Relay, Relays, ReloadReport, Status};
 use crate::cli::{self, AdminArgs};
 
 mod chains;
@@ -370,17 +370,7 @@ impl Busiest {
 
 /// Sends a request and reads the response; an error response is an error.
 fn query<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
-    let answer = http::request(socket, method, target)?;
-    if answer.code >= 300 {
-        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
-        bail!(refusal.unwrap_or_else(|_| format!("the node answered with HTTP {}", answer.code)));
-    }
-    let body = if answer.body.is_empty() {
-        b"{}"
-    } else {
-        answer.body.as_slice()
-    };
-    serde_json::from_slice(body).context("understand the node's answer (is it of another version?)")
+    http::request(socket, method, target)?.document("node")
 }
 
 fn present<T: Serialize>(

@@ -18,8 +18,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{journal, notify, privileges};
 use posthaste_config::controller::Controller;
+use posthaste_daemon::{log, notify, privileges};
 
 pub(crate) mod api;
 mod conduct;
@@ -48,7 +48,7 @@ pub(crate) fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;
     privileges::raise_open_files()?;
-    let (log, writer) = journal::start(false)?;
+    let (log, writer) = log::start(false)?;
     for warning in &config.warnings {
         log.warn(warning, &[]);
     }

@@ -27,9 +27,10 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2,
 
 use crate::admin::api;
 use crate::host::{self, Claim};
-use crate::journal::Log;
-use crate::{memory, privileges};
+use crate::memory;
 use posthaste_config::Transparent;
+use posthaste_daemon::log::Log;
+use posthaste_daemon::privileges;
 
 mod again;
 

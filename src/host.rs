@@ -12,8 +12,9 @@ use anyhow::Context;
 use posthaste_netlink::Netlink;
 use serde::Serialize;
 
-use crate::{admin, cli, privileges};
+use crate::{admin, cli};
 use posthaste_config::{Config, Transparent};
+use posthaste_daemon::privileges;
 
 mod changes;
 mod conflicts;

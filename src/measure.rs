@@ -24,10 +24,10 @@ use posthaste_wire::header::NodeId;
 
 use crate::admin::api::links as api;
 use crate::control_client::ControlClient;
-use crate::journal::Log;
 use crate::upgrade::Kind;
 use crate::upgrade::take::Sockets;
 use posthaste_config::Config;
+use posthaste_daemon::log::Log;
 
 mod checks;
 mod flights;

@@ -4,7 +4,7 @@
 //! Names are `posthaste_*` in base units; labels have few values, none of them
 //! chosen by clients.
 
-use std::fmt::{Display, Write};
+use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, resident_bytes, truth};
 
 use crate::admin::Snapshot;
 use crate::admin::api::{Reloads, State};
@@ -36,7 +36,7 @@ pub(crate) fn render(snapshot: &Snapshot) -> String {
         control_client::follow(&mut page, follow);
     }
     page.rows(CONFIGURATION, &snapshot.reloads);
-    page.0
+    page.finish()
 }
 
 /// What is true of the process.
@@ -112,108 +112,6 @@ fn redirect(page: &mut Page, snapshot: &Snapshot) {
         .iter()
         .map(|one| (&one.name, u8::from(one.attached)));
     page.by("redirect_attached", help, "interface", attached);
-}
-
-/// One sample of a table: its family, its labels, what the family is (nothing when the row before
-/// is of the same family), and its value, if there is one.
-pub(crate) type Row<T> = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&T) -> Option<f64>,
-);
-
-/// The labels of `build_info`.
-pub(crate) const VERSION: &str = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
-
-/// What `process_resident_memory_bytes` is.
-pub(crate) const MEMORY: &str = "Memory of the process that is in RAM.";
-
-/// 1 if so, 0 otherwise.
-fn truth(is: bool) -> Option<f64> {
-    Some(f64::from(u8::from(is)))
-}
-
-/// The text so far, and what every name begins with.
-pub(crate) struct Page(pub(crate) String, &'static str);
-
-impl Page {
-    /// An empty page.
-    pub(crate) fn of(prefix: &'static str) -> Self {
-        Self(String::new(), prefix)
-    }
-
-    /// Begins a family: a counter if its name ends in `_total`, otherwise a gauge.
-    pub(crate) fn family(&mut self, name: &str, help: &str) {
-        let is_counter = name.ends_with("_total");
-        self.family_of(if is_counter { "counter" } else { "gauge" }, name, help);
-    }
-
-    fn family_of(&mut self, kind: &str, name: &str, help: &str) {
-        let (help, prefix) = (help.trim(), self.1);
-        let _ = writeln!(
-            self.0,
-            "# HELP {prefix}_{name} {help}\n# TYPE {prefix}_{name} {kind}"
-        );
-    }
-
-    /// The rows of a table that have a value.
-    pub(crate) fn rows<T>(&mut self, rows: &[Row<T>], source: &T) {
-        for (name, labels, help, value) in rows {
-            let Some(value) = value(source) else { continue };
-            if !help.is_empty() {
-                self.family(name, help);
-            }
-            self.sample(name, labels, value);
-        }
-    }
-
-    /// A family with one sample for each value of a label.
-    pub(crate) fn by<L: AsRef<str>, V: Display>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        samples: impl IntoIterator<Item = (L, V)>,
-    ) {
-        self.family(name, help);
-        for (of, value) in samples {
-            let labels = format!("{label}=\"{}\"", escaped(of.as_ref()));
-            self.sample(name, &labels, value);
-        }
-    }
-
-    /// One sample of the family begun last.
-    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
-        let prefix = self.1;
-        let _ = match labels {
-            "" => writeln!(self.0, "{prefix}_{name} {value}"),
-            labels => writeln!(self.0, "{prefix}_{name}{{{labels}}} {value}"),
-        };
-    }
-
-    fn single(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, help);
-        self.sample(name, "", value);
-    }
-}
-
-/// A label value. Interface names may hold quotes and backslashes.
-fn escaped(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-/// How much memory the process has in RAM; nothing where the kernel does not say.
-pub(crate) fn resident_bytes() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024.0)
 }
 
 #[cfg(test)]

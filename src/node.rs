@@ -31,12 +31,13 @@ use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
 use crate::intercept::{self, WorkerHost};
-use crate::journal::Log;
 use crate::measure::{Measure, Reflectors};
 use crate::upgrade::Descriptor;
 use crate::upgrade::take::{Barrier, Sockets};
-use crate::{admin, affinity, host, journal, privileges};
+use crate::{admin, affinity, host};
 use posthaste_config::Config;
+use posthaste_daemon::log::Log;
+use posthaste_daemon::{log, privileges};
 
 mod handover;
 mod interfaces;
@@ -206,7 +207,7 @@ struct Prepared {
     /// Sockets that a successor continues with and no worker has.
     shared: Vec<(Descriptor, OwnedFd)>,
     log: Log,
-    writer: journal::Writer,
+    writer: log::Writer,
     workers: Vec<worker::Starting>,
     /// What workers report of ended relays; `None` without a controller.
     samples: Option<Samples>,
@@ -228,7 +229,7 @@ impl Prepared {
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
         host::install(&config.transparent)?;
-        let (log, writer) = journal::start(config.node.log_connections)?;
+        let (log, writer) = log::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
         if config.transparent.enabled && least_port > 0 {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];

@@ -286,9 +286,3 @@ impl From<TcpInfo> for Tcp {
         }
     }
 }
-
-/// Any error response.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Refusal {
-    pub(crate) error: String,
-}

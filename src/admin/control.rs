@@ -20,9 +20,9 @@ use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, Sta
 use super::operations::Operations;
 use super::rules::{self, RuleTotal};
 use super::socket::Place;
-use crate::journal::Timestamp;
-use crate::notify;
 use crate::upgrade;
+use posthaste_daemon::log::Timestamp;
+use posthaste_daemon::notify;
 
 /// One per node.
 pub(super) struct Control {

@@ -11,10 +11,10 @@ use super::api::observed::Observed;
 use super::api::{self, Interface, ReloadReport, control_client::Follow, links::Links};
 use crate::chains::Followed;
 use crate::host::{self, Claim, HostChange, LinkEvent};
-use crate::journal::Log;
 use crate::node::Node;
 use crate::upgrade::{Descriptor, Predecessors};
 use posthaste_config::Config;
+use posthaste_daemon::log::Log;
 
 /// A node as the control thread sees it. Every call may block for a moment.
 pub(crate) trait Operations: Send + Sync + 'static {

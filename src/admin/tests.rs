@@ -18,8 +18,8 @@ use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
 use crate::chains::Followed;
 use crate::host::{Claim, HostChange, LinkEvent};
-use crate::journal::{self, Log};
 use crate::upgrade::{Descriptor, Predecessors};
+use posthaste_daemon::log::{self, Log};
 
 /// A node that only records calls.
 struct Fake {
@@ -118,7 +118,7 @@ struct Served {
 
 impl Served {
     fn start(name: &str) -> Self {
-        let (log, _) = journal::start(false).unwrap();
+        let (log, _) = log::start(false).unwrap();
         let node = Arc::new(Fake {
             log,
             drains: Mutex::default(),

@@ -5,12 +5,11 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{http, show};
-use crate::admin::api::Refusal;
 use crate::cli;
 use crate::controller::api::documents::{Link, Links, Node, Nodes, Status};
 
@@ -68,14 +67,7 @@ fn query<T: DeserializeOwned>(
         .set_read_timeout(Some(http::ANSWER_TIME_MAX))
         .context("bound the wait")?;
     let token = token.map(|word| format!("Authorization: Bearer {word}\r\n"));
-    let answer = http::exchange(stream, "GET", target, &token.unwrap_or_default())?;
-    if answer.code >= 300 {
-        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
-        let code = answer.code;
-        bail!(refusal.unwrap_or_else(|_| format!("the controller answered with HTTP {code}")));
-    }
-    let document = serde_json::from_slice(&answer.body);
-    document.context("understand the controller's answer (is it of another version?)")
+    http::exchange(stream, "GET", target, &token.unwrap_or_default())?.document("controller")
 }
 
 fn text(overview: &Overview) -> String {

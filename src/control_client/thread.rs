@@ -27,10 +27,10 @@ use super::stream::Stream;
 use super::{Ask, Observations, PlanOverlay, Shared, lock};
 use crate::admin::api::control_client as api;
 use crate::destinations::Samples;
-use crate::journal::{Level, Log, Quota};
 use crate::node::Node;
-use crate::privileges;
 use posthaste_config::{Config, Follow};
+use posthaste_daemon::log::{Level, Log, Quota};
+use posthaste_daemon::privileges;
 
 /// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
 /// links measured.

@@ -14,12 +14,12 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::server::Server;
 use super::{explain, metrics};
-use crate::admin::api::Refusal;
-use crate::admin::bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
 use posthaste_config::controller::Token;
+use posthaste_daemon::http::{self, health, not_found, refuse};
 
 pub(crate) mod documents;
 mod prefixes;
@@ -36,9 +36,10 @@ type Shared = State<Arc<Server>>;
 
 /// Answers whoever connects, within bounds.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
-    let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
     let log = server.log.clone();
-    if let Err(error) = axum::serve(bounded, routes(server)).await {
+    // Nobody drops the sender: the task of this is aborted instead.
+    let (_open, closing) = watch::channel(());
+    if let Err(error) = http::serve(listener, routes(server), closing).await {
         log.error("the API server failed", &[("error", &error)]);
     }
 }
@@ -59,7 +60,7 @@ fn routes(server: Arc<Server>) -> Router {
         .route("/readyz", get(is_ready))
         .route("/openapi.json", get(describe))
         .merge(guarded)
-        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is nothing here") })
+        .fallback(not_found)
         .with_state(server)
 }
 
@@ -98,7 +99,7 @@ async fn check_token(State(server): Shared, request: Request, next: Next) -> Res
         )
     };
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (challenge, refuse(code, &what)).into_response()
+    (challenge, refuse(code, what)).into_response()
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -135,7 +136,7 @@ async fn list_links(State(server): Shared, Query(query): Query<LinksQuery>) -> R
     let limit = query.limit.unwrap_or(LINKS_MAX).min(LINKS_MAX);
     match view::links(&server, query.node.as_deref(), limit) {
         Ok(links) => Json(links).into_response(),
-        Err(error) => refuse(StatusCode::NOT_FOUND, &error),
+        Err(error) => refuse(StatusCode::NOT_FOUND, error),
     }
 }
 
@@ -164,8 +165,8 @@ async fn explain_pair(State(server): Shared, Query(query): Query<ExplainQuery>) 
 fn answer<T: serde::Serialize>(answer: Result<T, explain::Unanswered>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
-        Err(explain::Unanswered::Unknown(what)) => refuse(StatusCode::NOT_FOUND, &what),
-        Err(explain::Unanswered::Later(what)) => refuse(StatusCode::SERVICE_UNAVAILABLE, &what),
+        Err(explain::Unanswered::Unknown(what)) => refuse(StatusCode::NOT_FOUND, what),
+        Err(explain::Unanswered::Later(what)) => refuse(StatusCode::SERVICE_UNAVAILABLE, what),
     }
 }
 
@@ -177,42 +178,28 @@ async fn put_prefixes(
     State(server): Shared,
     Json(table): Json<documents::PrefixTable>,
 ) -> Response {
-    let theirs = Arc::clone(&server);
-    let put = tokio::task::spawn_blocking(move || prefixes::put(&theirs, &table)).await;
-    match put {
-        Ok(Ok(count)) => {
+    http::answer(move || match prefixes::put(&server, &table) {
+        Ok(count) => {
             server
                 .log
                 .info("prefix table replaced", &[("prefixes", &count)]);
             Json(prefixes::list(&server)).into_response()
         }
-        Ok(Err(error)) => refuse(StatusCode::UNPROCESSABLE_ENTITY, &format!("{error:#}")),
-        Err(_) => refuse(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the controller failed to answer",
-        ),
-    }
+        Err(error) => refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}")),
+    })
+    .await
 }
 
 async fn show_metrics(State(server): Shared) -> Response {
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], metrics::render(&server)).into_response()
+    http::metrics(metrics::render(&server))
 }
 
 /// There is a plan.
 async fn is_ready(State(server): Shared) -> Response {
-    if server.lock().made.is_some() {
-        return "ready\n".into_response();
-    }
-    let what = "no plan since the start\n";
-    (StatusCode::SERVICE_UNAVAILABLE, what).into_response()
+    let has_plan = server.lock().made.is_some();
+    health(has_plan, "ready\n", "no plan since the start\n")
 }
 
 async fn describe() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
-}
-
-fn refuse(code: StatusCode, error: &str) -> Response {
-    let error = error.to_owned();
-    (code, Json(Refusal { error })).into_response()
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::journal::Quota;
+use posthaste_daemon::log::Quota;
 
 /// What a message costs: 200 in a second may come,
 const MESSAGE: Duration = Duration::from_millis(5);

@@ -7,7 +7,7 @@ use posthaste_control::time::StoredClock;
 use super::api::documents::{Plan, Status};
 use super::api::view;
 use super::server::{Inner, Server};
-use crate::metrics::{MEMORY, Page, Row, VERSION, resident_bytes};
+use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, resident_bytes};
 
 #[rustfmt::skip]
 const PROCESS: &[Row<Status>] = &[
@@ -81,7 +81,7 @@ pub(super) fn render(server: &Server) -> String {
     let help = "Connections that did not become streams, by reason.";
     let turned_away = server.counters.turned_away();
     page.by("unauthorized_total", help, "reason", turned_away);
-    page.0
+    page.finish()
 }
 
 fn nodes(page: &mut Page, inner: &mut Inner) {

@@ -22,8 +22,8 @@ use super::counters::Counters;
 use super::state::{ControllerState, Limits};
 use super::streams::Unauthorized;
 use super::wire::{Dismissal, End};
-use crate::journal::{Level, Log};
 use posthaste_config::controller::Controller;
+use posthaste_daemon::log::{Level, Log};
 
 #[cfg(test)]
 pub(super) mod fixture;

@@ -27,8 +27,8 @@ use super::sender::{Event, Sender};
 use super::targets::{Settings, Target};
 use super::udp::Udp;
 use super::{Shared, lock};
-use crate::journal::{Level, Log, Quota};
-use crate::privileges;
+use posthaste_daemon::log::{Level, Log, Quota};
+use posthaste_daemon::privileges;
 
 /// The thread's capabilities: to mark sockets, and to get timestamps of sent packets where the host
 /// reserves them to privileged processes.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller that is followed, and its plan. Without a controller there is no sample.
 
-use super::{Page, Row, truth};
+use posthaste_daemon::metrics::{Page, Row, truth};
+
 use crate::admin::api::control_client::{Destinations, Follow, Plan};
 
 #[rustfmt::skip]
@@ -75,7 +76,7 @@ pub(super) mod tests {
         let render = |followed: &Follow| {
             let mut page = Page::of("posthaste");
             follow(&mut page, followed);
-            page.0
+            page.finish()
         };
         let page = render(&followed());
         assert!(page.contains("posthaste_plan_age_seconds 1.5\n"), "{page}");

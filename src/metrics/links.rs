@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links to peers. What is not known of one has no sample, rather than 0.
 
-use super::{Page, escaped, truth};
+use posthaste_daemon::metrics::{Page, label, truth};
+
 use crate::admin::api::links::{Link, Links};
 
 /// A family with at most one sample for each link.
@@ -36,14 +37,14 @@ pub(super) fn links(page: &mut Page, links: &Links) {
 fn probes(page: &mut Page, links: &[Link]) {
     page.family("link_probes_total", "Probes, by result.");
     for link in links {
-        let peer = escaped(&link.peer);
+        let peer = label("peer", &link.peer);
         let results = [
             ("sent", link.probes),
             ("answered", link.answers),
             ("lost", link.losses),
         ];
         for (result, count) in results {
-            let labels = format!("peer=\"{peer}\",result=\"{result}\"");
+            let labels = format!("{peer},result=\"{result}\"");
             page.sample("link_probes_total", &labels, count);
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Histograms by rule.
 
+use posthaste_daemon::metrics::{Page, label};
 use posthaste_relay::tally::Distribution;
 
-use super::{Page, escaped};
 use crate::admin::rules::{RuleTotal, US_PER_SECOND};
 
 /// A histogram of every rule: its family, its documentation, its unit, and where it is.
@@ -29,7 +29,7 @@ pub(super) fn rules(page: &mut Page, rules: &[RuleTotal]) {
     for (family, help, unit, of) in FAMILIES {
         page.family_of("histogram", family, help);
         for rule in rules {
-            let label = format!("rule=\"{}\"", escaped(&rule.name));
+            let label = label("rule", &rule.name);
             histogram(page, family, &label, of(rule), unit);
         }
     }
@@ -96,7 +96,7 @@ pub(super) mod tests {
     fn cumulative_buckets_in_base_units() {
         let mut page = Page::of("posthaste");
         rules(&mut page, &[tallied("a\"b")]);
-        let page = page.0;
+        let page = page.finish();
         for line in [
             "# TYPE posthaste_relay_connect_seconds histogram",
             "posthaste_relay_connect_seconds_bucket{rule=\"a\\\"b\",le=\"0.05\"} 0",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_control::message::{Link, LinkState};
 
 use super::*;
-use crate::journal;
+use posthaste_daemon::log;
 
 const CONFIG: &str = "version = 1
 [server]
@@ -36,7 +36,7 @@ pub(in super::super) fn server(name: &str) -> Arc<Server> {
     let (store, contents, _) = Store::open(&path).unwrap();
     // The file is open and needs no name any more.
     std::fs::remove_file(&path).unwrap();
-    let (log, _) = journal::start(false).unwrap();
+    let (log, _) = log::start(false).unwrap();
     Arc::new(Server::new(config, store, contents, log))
 }
 

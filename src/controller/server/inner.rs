@@ -16,8 +16,8 @@ use super::super::conduct::Conduct;
 use super::super::planner::Made;
 use super::super::state::ControllerState;
 use super::super::wire::Dismissal;
-use crate::journal::Quota;
 use posthaste_config::controller::Controller;
+use posthaste_daemon::log::Quota;
 
 /// What the lock protects.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the state of the node to systemd (`Type=notify`).
+//! Reports the state of the process to systemd (`Type=notify`).
 //!
 //! Outside systemd every call does nothing. Failures are ignored: the service manager has its own
 //! timeouts.
@@ -12,28 +12,28 @@ use sd_notify::NotifyState;
 const TEARDOWN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The node relays. `systemctl status` shows `what`.
-pub(crate) fn ready(what: &str) {
+pub fn ready(what: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
 /// The node relays, and this is its main process from now on.
-pub(crate) fn took_over() {
+pub fn took_over() {
     let own = NotifyState::MainPid(std::process::id());
     send(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
 }
 
 /// Whether a service manager expects notifications.
-pub(crate) fn supervised() -> bool {
+pub fn supervised() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 /// The watchdog timeout of the service manager; `None` without one.
-pub(crate) fn watchdog_limit() -> Option<Duration> {
+pub fn watchdog_limit() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
 
 /// A reload begins; [`ready`] ends it.
-pub(crate) fn reloading() {
+pub fn reloading() {
     // systemd 253 requires the time, to distinguish this reload from earlier ones.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -42,7 +42,7 @@ pub(crate) fn reloading() {
 }
 
 /// The node drains. It needs up to `most` from now, and [`TEARDOWN_TIME_MAX`] to clean up.
-pub(crate) fn stopping(most: Duration) {
+pub fn stopping(most: Duration) {
     let most_us = u32::try_from((most + TEARDOWN_TIME_MAX).as_micros()).unwrap_or(u32::MAX);
     send(&[
         NotifyState::Stopping,
@@ -51,13 +51,13 @@ pub(crate) fn stopping(most: Duration) {
 }
 
 /// How often to call [`alive`]; `None` without a watchdog.
-pub(crate) fn watchdog_interval() -> Option<Duration> {
+pub fn watchdog_interval() -> Option<Duration> {
     // Half the limit, as sd_watchdog_enabled(3) advises.
     watchdog_limit().map(|limit| limit / 2)
 }
 
 /// Every worker's loop runs.
-pub(crate) fn alive() {
+pub fn alive() {
     send(&[NotifyState::Watchdog]);
 }
 

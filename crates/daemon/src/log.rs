@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's log: logfmt lines on stdout, written by a separate thread.
+//! The log: logfmt lines on stdout, written by a separate thread.
 //!
-//! One line per ended relay and one per event of the node. Logging never blocks: records that do
+//! One line per ended relay and one per event of the process. Logging never blocks: records that do
 //! not fit into the queue are dropped and counted. The queue is bounded in records.
 
 use std::fmt::{self, Display, Write as _};
@@ -20,9 +20,9 @@ use crate::privileges;
 mod line;
 mod quota;
 
-pub(crate) use line::Timestamp;
+pub use line::Timestamp;
 use line::{Value, write_ended, write_head};
-pub(crate) use quota::Quota;
+pub use quota::Quota;
 
 /// Bound on queued records.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
@@ -33,7 +33,7 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum Level {
     /// As expected.
     Info,
     /// The node continues, but an operator should investigate.
@@ -82,7 +82,7 @@ struct Shared {
 
 /// A handle of the log: cheap to clone, one per thread.
 #[derive(Clone)]
-pub(crate) struct Log {
+pub struct Log {
     queue: Sender<Entry>,
     shared: Arc<Shared>,
     denials: Quota,
@@ -98,7 +98,7 @@ impl fmt::Debug for Log {
 
 /// The writer's end, to wait for at the end.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub struct Writer {
     /// Closed when the writer has written everything.
     written: Receiver<()>,
 }
@@ -106,13 +106,13 @@ pub(crate) struct Writer {
 impl Writer {
     /// Waits until every line is written, for at most [`FINISH_TIME_MAX`]: stdout may have no
     /// reader. Drop all [`Log`]s before.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         let _ = self.written.recv_timeout(FINISH_TIME_MAX);
     }
 }
 
 /// Starts the writer. `connections` is whether ended relays are logged.
-pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
+pub fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
     let (queue, entries) = channel();
     let shared = Arc::new(Shared {
         waiting: AtomicUsize::new(0),
@@ -141,7 +141,7 @@ pub(crate) fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
 
 impl Log {
     /// Logs an event of the node. `fields` become `key=value`.
-    pub(crate) fn event(&self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
+    pub fn event(&self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
         let mut line = String::new();
         write_head(&mut line, level, message);
         for (key, value) in fields {
@@ -155,7 +155,7 @@ impl Log {
 
     /// Logs an event that remote hosts can cause, within a [`Quota`]; the line has the number of
     /// suppressed ones.
-    pub(crate) fn event_after(
+    pub fn event_after(
         &self,
         left_out: u64,
         level: Level,
@@ -170,27 +170,27 @@ impl Log {
     }
 
     /// Logs an expected event.
-    pub(crate) fn info(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+    pub fn info(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Info, message, fields);
     }
 
     /// Logs an event that an operator should investigate.
-    pub(crate) fn warn(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+    pub fn warn(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Warn, message, fields);
     }
 
     /// Logs a failed operation.
-    pub(crate) fn error(&self, message: &str, fields: &[(&str, &dyn Display)]) {
+    pub fn error(&self, message: &str, fields: &[(&str, &dyn Display)]) {
         self.event(Level::Error, message, fields);
     }
 
     /// Turns the lines of ended relays on or off.
-    pub(crate) fn log_connections(&self, on: bool) {
+    pub fn log_connections(&self, on: bool) {
         self.shared.connections.store(on, Ordering::Relaxed);
     }
 
     /// Events dropped since start because the log could not keep up.
-    pub(crate) fn events_dropped(&self) -> u64 {
+    pub fn events_dropped(&self) -> u64 {
         self.shared.events_dropped.load(Ordering::Relaxed)
     }
 

@@ -9,7 +9,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// A bound on lines of one kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quota {
+pub struct Quota {
     since: Option<Instant>,
     lines: u32,
     left_out: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Quota {
 
 impl Quota {
     /// The number of lines suppressed since the last, if one more may be written now.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
+    pub fn take(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now >= since + PERIOD) {
             (self.since, self.lines) = (Some(now), 0);
         }

@@ -16,12 +16,12 @@ use tokio::time::Sleep;
 
 /// Bound on connections at each of the two servers. More than a few scrapers and health checkers
 /// need, and fewer than the descriptors that the node sets aside.
-pub(crate) const CONNECTIONS_MAX: usize = 32;
+pub(super) const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may take for all its requests.
-pub(crate) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
+pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A listener with bounds on the number and the time of connections.
-pub(crate) struct Bounded<L> {
+pub(super) struct Bounded<L> {
     listener: L,
     most: usize,
     longest: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct Bounded<L> {
 }
 
 impl<L: Listener> Bounded<L> {
-    pub(crate) fn new(listener: L, most: usize, longest: Duration) -> Self {
+    pub(super) fn new(listener: L, most: usize, longest: Duration) -> Self {
         Self {
             listener,
             most,
@@ -73,7 +73,7 @@ impl<L: Listener> Listener for Bounded<L> {
 }
 
 /// A connection that fails when its time is over.
-pub(crate) struct Connection<T> {
+pub(super) struct Connection<T> {
     io: T,
     /// Receives a message when another connection needs the room; `None` once the listener is gone.
     closing: Option<oneshot::Receiver<()>>,

@@ -6,7 +6,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The capabilities that a node needs, with their purposes.
-pub(crate) const NODE: [(Capability, &str); 4] = [
+pub const NODE: [(Capability, &str); 4] = [
     (
         Capability::CAP_NET_ADMIN,
         "to install routing rules, to mark sockets and to attach to interfaces",
@@ -23,7 +23,7 @@ pub(crate) const NODE: [(Capability, &str); 4] = [
 ];
 
 /// The capabilities that `posthaste run` needs.
-pub(crate) const RUN: [(Capability, &str); 5] = [
+pub const RUN: [(Capability, &str); 5] = [
     (
         Capability::CAP_NET_ADMIN,
         "to load and attach the programs that lead connections away",
@@ -41,11 +41,11 @@ pub(crate) const RUN: [(Capability, &str); 5] = [
 ];
 
 /// The capabilities that `setup` and `teardown` need.
-pub(crate) const HOST: [(Capability, &str); 1] = [NODE[0]];
+pub const HOST: [(Capability, &str); 1] = [NODE[0]];
 
 /// The capabilities that a node keeps once its programs are loaded. The last two are optional: for
 /// clients with privileged ports (rsh, NFS), and for pipes beyond the limit of ordinary users.
-pub(crate) const RUNNING: [Capability; 5] = [
+pub const RUNNING: [Capability; 5] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_BPF,
@@ -57,7 +57,7 @@ pub(crate) const RUNNING: [Capability; 5] = [
 const UNPRIVILEGED_PORT: u16 = 1024;
 
 /// The lowest port that this process may bind to, in the network namespace of this thread.
-pub(crate) fn least_port() -> u16 {
+pub fn least_port() -> u16 {
     let held = caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_BIND_SERVICE);
     if held.unwrap_or(false) {
         return 0;
@@ -68,7 +68,7 @@ pub(crate) fn least_port() -> u16 {
 }
 
 /// Fails with the missing capabilities, and how to grant them.
-pub(crate) fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
+pub fn require(needed: &[(Capability, &str)]) -> anyhow::Result<()> {
     let held =
         caps::read(None, CapSet::Effective).context("read the capabilities of this process")?;
     let lacking: Vec<_> = needed
@@ -103,7 +103,7 @@ fn may(held: &CapsHashSet, capability: Capability) -> bool {
 
 /// Drops all other capabilities of this thread permanently, also for programs it starts. Missing
 /// ones are not added.
-pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
+pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     let permitted =
         caps::read(None, CapSet::Permitted).context("read the capabilities of this process")?;
     let left: CapsHashSet = permitted
@@ -129,7 +129,7 @@ pub(crate) fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
 }
 
 /// Makes programs that this thread executes keep these capabilities, whatever the user.
-pub(crate) fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
+pub fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
     for capability in passed {
         for set in [CapSet::Inheritable, CapSet::Ambient] {
             caps::raise(None, set, *capability).with_context(|| format!("pass on {capability}"))?;
@@ -139,7 +139,7 @@ pub(crate) fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
 }
 
 /// Raises the limit of open files to its hard limit. Returns it.
-pub(crate) fn raise_open_files() -> anyhow::Result<u64> {
+pub fn raise_open_files() -> anyhow::Result<u64> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise RLIMIT_NOFILE")?;
     Ok(most)

@@ -81,7 +81,8 @@ impl Display for Value<'_> {
 }
 
 /// Time since 1970 as RFC 3339 in UTC with milliseconds.
-pub(crate) struct Timestamp(pub(crate) Duration);
+#[derive(Clone, Copy, Debug)]
+pub struct Timestamp(pub Duration);
 
 impl Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
