@@ -20,8 +20,8 @@ use posthaste_relay::sys;
 
 use crate::admin::api::control_client as api;
 use crate::destinations::{Destinations, Samples, prefix_of};
-use crate::measure::{Report, State};
 use crate::node::Node;
+use posthaste_measure::{Report, ReportSink, State};
 
 mod disk;
 mod observations;
@@ -118,22 +118,6 @@ impl ControlClient {
         self.wake();
     }
 
-    /// A link was measured, and is not what it was.
-    pub(crate) fn on_report(&self, report: &Report) {
-        let state = match (report.state, report.rtt_us) {
-            (State::Dead, _) => LinkState::Dead,
-            (State::Up, Some(rtt_us)) => LinkState::Up {
-                rtt_us,
-                loss_ppm: report.loss_ppm,
-                rate: None,
-            },
-            _ => LinkState::Unmeasured,
-        };
-        let to = report.peer.into();
-        lock(&self.0.links).insert(to, Link { to, state });
-        self.wake();
-    }
-
     /// How it goes; nothing without a controller.
     pub(crate) fn status(&self) -> Option<api::Follow> {
         let mut status = lock(&self.0.status).clone()?;
@@ -174,6 +158,23 @@ impl ControlClient {
             // A full pipe wakes the thread as well.
             let _ = wake.write(&[0]);
         }
+    }
+}
+
+impl ReportSink for ControlClient {
+    fn on_report(&self, report: &Report) {
+        let state = match (report.state, report.rtt_us) {
+            (State::Dead, _) => LinkState::Dead,
+            (State::Up, Some(rtt_us)) => LinkState::Up {
+                rtt_us,
+                loss_ppm: report.loss_ppm,
+                rate: None,
+            },
+            _ => LinkState::Unmeasured,
+        };
+        let to = report.peer.into();
+        lock(&self.0.links).insert(to, Link { to, state });
+        self.wake();
     }
 }
 

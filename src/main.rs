@@ -18,7 +18,6 @@ mod guard;
 mod host;
 mod intercept;
 mod keys;
-mod measure;
 mod memory;
 mod metrics;
 mod node;

@@ -31,13 +31,13 @@ use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
 use crate::intercept::{self, WorkerHost};
-use crate::measure::{Measure, Reflectors};
-use crate::upgrade::Descriptor;
 use crate::upgrade::take::{Barrier, Sockets};
+use crate::upgrade::{Descriptor, Kind};
 use crate::{admin, affinity, host};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
 use posthaste_daemon::{log, privileges};
+use posthaste_measure::{Measure, Reflectors};
 
 mod handover;
 mod interfaces;
@@ -127,7 +127,12 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
     let following = ControlClient::new(samples, clock);
-    let measure = Measure::new(&config, reflectors, &handles, following.clone());
+    let measure = Measure::new(
+        &config,
+        reflectors,
+        &handles,
+        (following.clock().clone(), Box::new(following.clone())),
+    );
     let inheritance = entry.inheritance(shared);
     let parts = (log, measure, following, inheritance);
     let node = Node::new(path, config, loaded, parts, &handles)?;
@@ -268,7 +273,9 @@ impl Prepared {
                 )
             })
             .collect::<anyhow::Result<_>>()?;
-        let reflectors = Reflectors::open(config, &log, sockets);
+        let reflectors = Reflectors::open(config, &log, |address| {
+            sockets.as_mut()?.take(Kind::Reflector, address)
+        });
         let shared = handover::shared(config, &listeners, &reflectors)?;
         // Listed after `listeners` subscribed to changes, so that no interface is missed in
         // between.
@@ -360,7 +367,7 @@ impl Node {
     }
 
     /// The state of the links to peers.
-    pub(crate) fn links(&self) -> admin::api::links::Links {
+    pub(crate) fn links(&self) -> posthaste_measure::documents::Links {
         self.measure.status(&self.config())
     }
 

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) mod chains;
 pub(crate) mod control_client;
-pub(crate) mod links;
 pub(crate) mod observed;
 pub(crate) mod saved;
 

@@ -15,7 +15,6 @@ use posthaste_relay::outcome::Outcome;
 use tokio::sync::{Notify, watch};
 
 use super::api::control_client::Follow;
-use super::api::links::Links;
 use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
 use super::rules::{self, RuleTotal};
@@ -23,6 +22,7 @@ use super::socket::Place;
 use crate::upgrade;
 use posthaste_daemon::log::Timestamp;
 use posthaste_daemon::notify;
+use posthaste_measure::documents::Links;
 
 /// One per node.
 pub(super) struct Control {

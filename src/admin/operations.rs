@@ -8,13 +8,14 @@ use std::time::Duration;
 use posthaste_relay::control::Handle;
 
 use super::api::observed::Observed;
-use super::api::{self, Interface, ReloadReport, control_client::Follow, links::Links};
+use super::api::{self, Interface, ReloadReport, control_client::Follow};
 use crate::chains::Followed;
 use crate::host::{self, Claim, HostChange, LinkEvent};
 use crate::node::Node;
 use crate::upgrade::{Descriptor, Predecessors};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
+use posthaste_measure::documents::Links;
 
 /// A node as the control thread sees it. Every call may block for a moment.
 pub(crate) trait Operations: Send + Sync + 'static {

@@ -12,7 +12,6 @@ use std::thread::JoinHandle;
 use posthaste_relay::control::Handle;
 
 use super::api::control_client::Follow;
-use super::api::links::Links;
 use super::api::observed::Observed;
 use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
@@ -20,6 +19,7 @@ use crate::chains::Followed;
 use crate::host::{Claim, HostChange, LinkEvent};
 use crate::upgrade::{Descriptor, Predecessors};
 use posthaste_daemon::log::{self, Log};
+use posthaste_measure::documents::Links;
 
 /// A node that only records calls.
 struct Fake {

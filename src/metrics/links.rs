@@ -2,8 +2,7 @@
 //! Links to peers. What is not known of one has no sample, rather than 0.
 
 use posthaste_daemon::metrics::{Page, label, truth};
-
-use crate::admin::api::links::{Link, Links};
+use posthaste_measure::documents::{Link, Links};
 
 /// A family with at most one sample for each link.
 type Family = (&'static str, &'static str, fn(&Link) -> Option<f64>);

@@ -19,11 +19,11 @@ use super::{Node, run_guarded, set_rules, wait_for};
 use crate::admin;
 use crate::guard::Guard;
 use crate::host::{self, Claim};
-use crate::measure::Reflectors;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind, Predecessors, Succession, Word};
 use posthaste_config::Config;
 use posthaste_daemon::{notify, privileges};
+use posthaste_measure::Reflectors;
 
 /// How long a worker may take to hand over its listeners.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);

@@ -52,7 +52,7 @@ const TTL_INTERVALS: u32 = 3;
 
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     /// Not measured, or the measurement has expired.
     Unmeasured,
     /// Answers arrive.

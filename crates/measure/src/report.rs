@@ -12,14 +12,14 @@ const LOSS_NOISE_PPM: u32 = 20_000;
 
 /// The state of one link, from this node to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub struct Report {
     /// The peer.
-    pub(crate) peer: NodeId,
+    pub peer: NodeId,
     /// Whether the link is up.
-    pub(crate) state: State,
+    pub state: State,
     /// The shortest recent round trip, in microseconds, and its source. `None` unless the link is
     /// up and measured: never 0 for that.
-    pub(crate) rtt_us: Option<u32>,
+    pub rtt_us: Option<u32>,
     /// See `rtt_us`.
     pub(crate) source: Option<Source>,
     /// Mean and mean deviation of the round trips, in microseconds.
@@ -27,7 +27,7 @@ pub(crate) struct Report {
     /// See `smoothed_us`.
     pub(crate) jitter_us: Option<u32>,
     /// Lost probes per million, in either direction. `None` after too few probes.
-    pub(crate) loss_ppm: Option<u32>,
+    pub loss_ppm: Option<u32>,
 }
 
 impl Report {

@@ -154,7 +154,7 @@ impl Thread {
         }
         self.handshake_probe(&mut links, now);
         while let Some((report, was)) = links.next_report(now) {
-            shared.following.on_report(&report);
+            shared.sink.on_report(&report);
             if report.state != was {
                 self.log_change(&report);
             }

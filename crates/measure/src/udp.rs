@@ -282,7 +282,7 @@ mod tests {
     const ANY: [&str; 2] = ["127.0.0.1:0", "[::1]:0"];
 
     impl Udp {
-        pub(in crate::measure) fn address(&self) -> SocketAddr {
+        pub(crate) fn address(&self) -> SocketAddr {
             let address = nix::sys::socket::getsockname(self.socket.as_raw_fd());
             to_std(&address.unwrap()).unwrap()
         }

@@ -4,7 +4,7 @@
 use posthaste_wire::auth::Key;
 
 use super::*;
-use crate::measure::reflector::{Reflector, Seen};
+use crate::reflector::{Reflector, Seen};
 use posthaste_config::Config;
 use posthaste_config::invariants::HOST;
 

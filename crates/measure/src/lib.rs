@@ -3,10 +3,10 @@
 //! TCP connections, and handshakes where UDP does not pass. See `docs/measuring.md`.
 //!
 //! A separate thread does all of it: a flood of probes disturbs neither the data plane nor the
-//! control thread. [`links`] decides, without I/O and clocks; the other modules carry out.
-//! clocks; everything else here carries out.
+//! control thread. `links` decides, without I/O and clocks; the other modules carry out.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,14 +22,11 @@ use posthaste_relay::control::Handle;
 use posthaste_relay::sys;
 use posthaste_wire::header::NodeId;
 
-use crate::admin::api::links as api;
-use crate::control_client::ControlClient;
-use crate::upgrade::Kind;
-use crate::upgrade::take::Sockets;
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
 
 mod checks;
+pub mod documents;
 mod flights;
 mod handshake_probes;
 mod hops;
@@ -41,17 +38,16 @@ mod refusal;
 mod report;
 mod sender;
 mod series;
-mod show;
 mod targets;
 mod thread;
 mod udp;
 mod wanted;
 mod window;
 
-pub(crate) use link::State;
+pub use link::State;
 use links::Links;
 use refusal::Counts;
-pub(crate) use report::Report;
+pub use report::Report;
 use targets::Settings;
 use thread::Thread;
 use udp::Udp;
@@ -59,22 +55,24 @@ use udp::Udp;
 /// The reflectors of a node, opened before privileges are dropped, since ports below 1024 need
 /// them.
 #[derive(Debug)]
-pub(crate) struct Reflectors {
+pub struct Reflectors {
     open: Vec<(SocketAddr, Udp)>,
-    status: Vec<api::Reflector>,
+    status: Vec<documents::Reflector>,
 }
 
 impl Reflectors {
-    /// Opens the configured reflectors, or continues with those of a predecessor. One that cannot
-    /// be opened is reported in the log and in the list of links: the node relays without it.
-    pub(crate) fn open(config: &Config, log: &Log, mut sockets: Option<&mut Sockets>) -> Self {
+    /// Opens the configured reflectors, or continues with those of a predecessor, which
+    /// `inherited` returns by address. One that cannot be opened is reported in the log and in the list of links: the node relays without it.
+    pub fn open(
+        config: &Config,
+        log: &Log,
+        mut inherited: impl FnMut(SocketAddr) -> Option<OwnedFd>,
+    ) -> Self {
         let mark = config.transparent.socket_mark;
         let (mut open, mut status) = (Vec::new(), Vec::new());
         let measure = &config.measure;
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
-            let inherited = sockets.as_mut();
-            let inherited = inherited.and_then(|all| all.take(Kind::Reflector, *address));
-            let opened = match inherited {
+            let opened = match inherited(*address) {
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
                 None => Udp::bind(*address, mark, false),
             };
@@ -86,7 +84,7 @@ impl Reflectors {
                 );
             }
             open.extend(opened.ok().map(|socket| (*address, socket)));
-            status.push(api::Reflector {
+            status.push(documents::Reflector {
                 address: address.to_string(),
                 failure,
             });
@@ -95,18 +93,26 @@ impl Reflectors {
     }
 
     /// Duplicates of the sockets, for a successor.
-    pub(crate) fn share(&self) -> std::io::Result<Vec<(SocketAddr, OwnedFd)>> {
+    ///
+    /// # Errors
+    /// A descriptor cannot be duplicated.
+    pub fn share(&self) -> std::io::Result<Vec<(SocketAddr, OwnedFd)>> {
         let each = self.open.iter();
         each.map(|(address, socket)| Ok((*address, socket.share()?)))
             .collect()
     }
 }
 
+/// What receives the reports of the measuring thread.
+pub trait ReportSink: Debug + Send + Sync {
+    /// The state of a link has changed. Must not wait.
+    fn on_report(&self, report: &Report);
+}
+
 /// State shared with the thread.
 #[derive(Debug)]
 struct Shared {
-    /// Gets the reports.
-    following: ControlClient,
+    sink: Box<dyn ReportSink>,
     clock: Clock,
     links: Mutex<Links>,
     /// Settings that the thread has not adopted yet.
@@ -117,9 +123,9 @@ struct Shared {
 
 /// The measurements of a node.
 #[derive(Debug)]
-pub(crate) struct Measure {
+pub struct Measure {
     shared: Arc<Shared>,
-    reflectors: Vec<api::Reflector>,
+    reflectors: Vec<documents::Reflector>,
     workers: Vec<Handle>,
     running: Mutex<Running>,
 }
@@ -133,17 +139,17 @@ struct Running {
 
 impl Measure {
     /// Does nothing until [`Self::configure`].
-    pub(crate) fn new(
+    pub fn new(
         config: &Config,
         reflectors: Reflectors,
         workers: &[Handle],
-        following: ControlClient,
+        (clock, sink): (Clock, Box<dyn ReportSink>),
     ) -> Self {
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
-                clock: following.clock().clone(),
-                following,
+                clock,
+                sink,
                 links: Mutex::new(Links::new(config.measure.schedule, seed)),
                 next: Mutex::default(),
                 counts: Counts::new(),
@@ -163,7 +169,7 @@ impl Measure {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
+    pub fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
         let mut running = lock(&self.running);
         let idle = settings.targets.is_empty() && running.sockets.is_empty();
@@ -196,7 +202,7 @@ impl Measure {
 
     /// Measures links at the intervals that a controller requests, within bounds; other links as
     /// configured.
-    pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
+    pub fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
         lock(&self.shared.links).set_wanted(wanted, sys::monotonic());
         if let Some((_, wake)) = &mut lock(&self.running).thread {
             // A full pipe wakes the thread as well.
@@ -205,14 +211,14 @@ impl Measure {
     }
 
     /// The state of the links, with the names of peers.
-    pub(crate) fn status(&self, config: &Config) -> api::Links {
+    pub fn status(&self, config: &Config) -> documents::Links {
         let now = sys::monotonic();
         let status = lock(&self.shared.links).status(now);
-        show::links(config, &status, &self.reflectors, &self.shared.counts)
+        documents::links(config, &status, &self.reflectors, &self.shared.counts)
     }
 
     /// Stops the thread.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         if let Some((thread, mut wake)) = lock(&self.running).thread.take() {
             let _ = wake.write(&[0]);

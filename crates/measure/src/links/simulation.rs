@@ -3,8 +3,8 @@
 //! links report, and how fast.
 
 use super::*;
-use crate::measure::series::differs;
-use crate::measure::window::Source;
+use crate::series::differs;
+use crate::window::Source;
 
 const SCHEDULE: Schedule = Schedule {
     interval: Duration::from_secs(10),
