@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::host::Tuning;
-use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
+use crate::{client, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
 use posthaste_config::controller::Controller;
 use posthaste_config::{ADMIN_SOCKET, Config};
 
@@ -173,7 +173,7 @@ impl Cli {
             }
             Verb::Controller { config } => {
                 let read = Controller::load(&config)?;
-                controller::run(&config, read)?;
+                posthaste_controller::run(&config, read)?;
             }
             Verb::Check { file, json } => check(&file, json)?,
             Verb::Doctor { config, json } => {

@@ -11,7 +11,6 @@ mod chains;
 mod cli;
 mod client;
 mod control_client;
-mod controller;
 mod destinations;
 mod doctor;
 mod guard;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{http, show};
 use crate::cli;
-use crate::controller::api::documents::{Link, Links, Node, Nodes, Status};
+use posthaste_controller::documents::{Link, Links, Node, Nodes, Status};
 
 /// Links shown; of a larger overlay a selection is shown.
 const LINKS_MAX: usize = 200;

@@ -9,9 +9,9 @@ use posthaste_plan::fronts::Limits;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Matrix, Planner};
 
-use super::api::documents::{Choice, Explanation, Route, Routes};
 use super::api::view;
 use super::server::{Inner, Server};
+use crate::documents::{Choice, Explanation, Route, Routes};
 
 /// Why there is no answer.
 #[derive(Debug)]

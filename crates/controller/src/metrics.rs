@@ -4,9 +4,9 @@
 use posthaste_control::registry::RejectedReports;
 use posthaste_control::time::StoredClock;
 
-use super::api::documents::{Plan, Status};
 use super::api::view;
 use super::server::{Inner, Server};
+use crate::documents::{Plan, Status};
 use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, resident_bytes};
 
 #[rustfmt::skip]

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::controller::planner;
-use crate::controller::server::fixture;
+use crate::planner;
+use crate::server::fixture;
 
 /// The word in the file of the operate token.
 fn token() -> String {

@@ -6,86 +6,109 @@ use serde::{Deserialize, Serialize};
 
 /// Which plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PlanVersion {
-    pub(crate) epoch: u64,
-    pub(crate) version: u64,
+pub struct PlanVersion {
+    /// The epoch: another one after the store was lost.
+    pub epoch: u64,
+    /// Grows with every plan of an epoch.
+    pub version: u64,
 }
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
-    pub(crate) version: String,
-    pub(crate) uptime_seconds: f64,
+pub struct Status {
+    /// The version of the software.
+    pub version: String,
+    /// Since the start.
+    pub uptime_seconds: f64,
     /// The controller's public key.
-    pub(crate) key: String,
-    /// Nodes of the configuration, and how many of them have a stream.
-    pub(crate) nodes: usize,
-    pub(crate) connected: usize,
-    pub(crate) plan: Plan,
+    pub key: String,
+    /// Nodes of the configuration.
+    pub nodes: usize,
+    /// How many of them have a stream.
+    pub connected: usize,
+    /// The newest plan.
+    pub plan: Plan,
 }
 
 /// `GET /v1/plan`
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
-    pub(crate) plan_version: PlanVersion,
+pub struct Plan {
+    /// Which one it is.
+    pub plan_version: PlanVersion,
     /// Since the last plan was made; nothing before the first since the start.
-    pub(crate) age_seconds: Option<f64>,
-    pub(crate) took_seconds: Option<f64>,
-    /// What was planned with: nodes, and links in one direction.
-    pub(crate) nodes: usize,
-    pub(crate) links: usize,
+    pub age_seconds: Option<f64>,
+    /// How long it took to make.
+    pub took_seconds: Option<f64>,
+    /// Nodes that were planned with.
+    pub nodes: usize,
+    /// Links that were planned with, in one direction.
+    pub links: usize,
     /// Chains that some route uses, with nodes between their ends.
-    pub(crate) chains: usize,
+    pub chains: usize,
     /// Nodes with a stream that follow this plan.
-    pub(crate) followed_by: usize,
+    pub followed_by: usize,
 }
 
 /// `GET /v1/nodes`
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Nodes {
-    pub(crate) nodes: Vec<Node>,
+pub struct Nodes {
+    /// In the order of the configuration.
+    pub nodes: Vec<Node>,
 }
 
 /// A node of the configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) id: u64,
-    pub(crate) key: String,
+pub struct Node {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its number.
+    pub id: u64,
+    /// Its public key, in hexadecimal.
+    pub key: String,
     /// `connected`, `away` for a while, or `absent`.
-    pub(crate) state: String,
-    pub(crate) connected_seconds: Option<f64>,
-    pub(crate) from: Option<String>,
-    pub(crate) software: Option<String>,
-    pub(crate) listeners: Vec<String>,
-    pub(crate) reflectors: Vec<String>,
+    pub state: String,
+    /// Age of its stream.
+    pub connected_seconds: Option<f64>,
+    /// The remote address of its stream.
+    pub from: Option<String>,
+    /// Name and version of its software.
+    pub software: Option<String>,
+    /// Where it accepts hops.
+    pub listeners: Vec<String>,
+    /// Where it answers probes.
+    pub reflectors: Vec<String>,
     /// The plan that it follows.
-    pub(crate) holds: Option<PlanVersion>,
+    pub holds: Option<PlanVersion>,
     /// How far its host's clock is ahead of the controller's, as it says; nothing until it does.
-    pub(crate) clock_offset_seconds: Option<f64>,
+    pub clock_offset_seconds: Option<f64>,
 }
 
 /// `GET /v1/links`
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Links {
-    pub(crate) links: Vec<Link>,
+pub struct Links {
+    /// Each once.
+    pub links: Vec<Link>,
     /// There are more than were asked for.
-    pub(crate) incomplete: bool,
+    pub incomplete: bool,
 }
 
 /// The link between two nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Link {
-    pub(crate) from: String,
-    pub(crate) to: String,
-    /// What each end says: `up`, `dead`, `unmeasured`; nothing.
-    pub(crate) reported: Option<String>,
-    pub(crate) reported_back: Option<String>,
-    /// What is planned with, if the link is.
-    pub(crate) rtt_us: Option<u32>,
-    pub(crate) loss_ppm: Option<u32>,
+pub struct Link {
+    /// The name of one node.
+    pub from: String,
+    /// The name of the other.
+    pub to: String,
+    /// What `from` reports: `up`, `dead`, `unmeasured`; nothing before its first report.
+    pub reported: Option<String>,
+    /// What `to` reports.
+    pub reported_back: Option<String>,
+    /// The round trip that is planned with, if the link is.
+    pub rtt_us: Option<u32>,
+    /// The loss that is planned with, lost probes per million.
+    pub loss_ppm: Option<u32>,
     /// The ends say too different things.
-    pub(crate) disputed: bool,
+    pub disputed: bool,
 }
 
 /// `GET /v1/plan/NODE`

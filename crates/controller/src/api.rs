@@ -16,12 +16,12 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::documents::PrefixTable;
 use super::server::Server;
 use super::{explain, metrics};
 use posthaste_config::controller::Token;
 use posthaste_daemon::http::{self, health, not_found, refuse};
 
-pub(crate) mod documents;
 mod prefixes;
 #[cfg(test)]
 mod tests;
@@ -174,10 +174,7 @@ async fn list_prefixes(State(server): Shared) -> Response {
     Json(prefixes::list(&server)).into_response()
 }
 
-async fn put_prefixes(
-    State(server): Shared,
-    Json(table): Json<documents::PrefixTable>,
-) -> Response {
+async fn put_prefixes(State(server): Shared, Json(table): Json<PrefixTable>) -> Response {
     http::answer(move || match prefixes::put(&server, &table) {
         Ok(count) => {
             server

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use anyhow::{anyhow, bail, ensure};
 use posthaste_control::message::{NodeNumber, Prefix};
 
-use super::documents::{PrefixEntry, PrefixTable, Prefixes};
-use crate::controller::server::{Inner, Server};
+use crate::documents::{PrefixEntry, PrefixTable, Prefixes};
+use crate::server::{Inner, Server};
 use posthaste_config::prefix_text;
 
 /// Prefixes that the API may set.

@@ -21,9 +21,10 @@ use tokio_rustls::TlsAcceptor;
 use posthaste_config::controller::Controller;
 use posthaste_daemon::{log, notify, privileges};
 
-pub(crate) mod api;
+mod api;
 mod conduct;
 mod counters;
+pub mod documents;
 mod explain;
 mod membership;
 mod metrics;
@@ -42,8 +43,11 @@ const KEEP_TIME_EVERY: Duration = Duration::from_secs(60);
 /// How long an ending controller waits until GoAway messages and answers are sent.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Runs a controller until it is told to stop.
-pub(crate) fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
+/// Runs a controller with the configuration that was read from `path`, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A socket cannot be bound, or the store cannot be opened.
+pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     let sockets = Sockets::bind(&config)?;
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;

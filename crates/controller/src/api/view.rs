@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use posthaste_control::message::{self, LinkState, NodeNumber};
 
-use super::documents::{Link, Links, Node, Nodes, Plan, PlanVersion, Status};
-use crate::controller::server::{Inner, Server};
+use crate::documents::{Link, Links, Node, Nodes, Plan, PlanVersion, Status};
+use crate::server::{Inner, Server};
 
 /// The whole in a few numbers.
 pub(in super::super) fn status(server: &Server) -> Status {
