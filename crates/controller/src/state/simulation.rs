@@ -7,35 +7,20 @@ use std::collections::{BTreeSet, VecDeque};
 
 use posthaste_control::follower::{Action, Follower};
 use posthaste_control::message::{Link, LinkState};
+use posthaste_testkit::Rng;
 
 use super::*;
 
 /// Off the list are two of them at the most.
 const NODES: u64 = 7;
 /// How long a message is on its way at the most: less than nobody takes a new chain for.
-const LATE_MS: u32 = 400;
+const LATE_MS: u64 = 400;
 /// How long a flow is on its way from a node to the next.
-const HOP_MS: u32 = 20;
+const HOP_MS: u64 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        u32::try_from((mixed ^ mixed >> 31) % u64::from(limit)).unwrap()
-    }
-
-    fn once_in(&mut self, times: u32) -> bool {
-        self.below(times) == 0
-    }
-
-    fn millis(&mut self, limit: u32) -> Duration {
-        Duration::from_millis(self.below(limit).into())
-    }
+fn millis(rng: &mut Rng, limit: u64) -> Duration {
+    Duration::from_millis(rng.below(limit))
 }
 
 /// A node, and what is on its way to it and from it, each with when it is there.
@@ -109,7 +94,7 @@ impl Simulation {
             (number, node)
         };
         let mut simulation = Self {
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             now: Duration::ZERO,
             state: state_of(PlanVersion::default(), Duration::ZERO),
             up: Duration::ZERO,
@@ -162,7 +147,7 @@ impl Simulation {
     }
 
     fn step(&mut self) {
-        self.now += Duration::from_millis(1) + self.rng.millis(30);
+        self.now += Duration::from_millis(1) + millis(&mut self.rng, 30);
         if self.now >= self.calm {
             self.disturb();
         }
@@ -179,7 +164,7 @@ impl Simulation {
     }
 
     fn disturb(&mut self) {
-        let number = 1 + u64::from(self.rng.below(u32::try_from(NODES).unwrap()));
+        let number = 1 + self.rng.below(NODES);
         match self.rng.below(400) {
             0..4 => self.measure(number),
             4..6 => {
@@ -194,7 +179,7 @@ impl Simulation {
             10 => {
                 // It is away for a while, and the list is another when it is back.
                 (1..=NODES).for_each(|number| self.hang_up(number));
-                self.up = self.now + self.rng.millis(60_000);
+                self.up = self.now + millis(&mut self.rng, 60_000);
                 let saved = self.state.rib.as_ref().unwrap().plan_version();
                 self.state = state_of(saved, self.now);
                 self.list_another(number);
@@ -216,7 +201,7 @@ impl Simulation {
             let first = *self.unlisted.keys().next().unwrap();
             self.list_another(first);
         }
-        self.calm = self.now + self.rng.millis(20_000);
+        self.calm = self.now + millis(&mut self.rng, 20_000);
     }
 
     /// Who is not on the list has no stream.
@@ -283,7 +268,7 @@ impl Simulation {
             }
             while let Some(message) = self.state.due(*number, self.now) {
                 let before = node.down.back().map_or(self.now, |(at, _)| *at);
-                let there = before.max(self.now + self.rng.millis(LATE_MS));
+                let there = before.max(self.now + millis(&mut self.rng, LATE_MS));
                 node.down.push_back((there, message));
             }
         }
@@ -304,7 +289,7 @@ impl Simulation {
                 Action::Dial => node.follower.on_closed(now),
                 Action::Send(message) => {
                     let before = node.up.back().map_or(now, |(at, _)| *at);
-                    let there = before.max(now + self.rng.millis(LATE_MS));
+                    let there = before.max(now + millis(&mut self.rng, LATE_MS));
                     node.up.push_back((there, *message));
                 }
                 Action::Close(why) => panic!("{number}: {why}"),
@@ -339,8 +324,8 @@ impl Simulation {
             return;
         }
         taken.sort_unstable();
-        let place = self.rng.below(u32::try_from(taken.len()).unwrap()) as usize;
-        let there = self.now + self.rng.millis(HOP_MS);
+        let place = self.rng.below(taken.len());
+        let there = self.now + millis(&mut self.rng, HOP_MS);
         self.flows.push(Flow {
             nodes: taken.swap_remove(place),
             position: 1,
@@ -377,7 +362,7 @@ impl Simulation {
                 }
             }
             flow.position += 1;
-            flow.there = now + self.rng.millis(HOP_MS);
+            flow.there = now + millis(&mut self.rng, HOP_MS);
             if flow.position < flow.nodes.len() {
                 self.flows.push(flow);
             }

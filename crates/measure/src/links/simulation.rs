@@ -2,6 +2,8 @@
 //! Links over random paths that become longer, lose packets, block UDP and fail: checks what the
 //! links report, and how fast.
 
+use posthaste_testkit::{Rng, Timeline, seeds};
+
 use super::*;
 use crate::series::differs;
 use crate::window::Source;
@@ -52,7 +54,7 @@ struct Simulation {
     path: Path,
     rng: Rng,
     now: Duration,
-    events: Vec<(Duration, Event)>,
+    events: Timeline<Duration, Event>,
     reports: Vec<(Duration, Report)>,
     probes: u64,
 }
@@ -75,7 +77,7 @@ impl Simulation {
             path,
             rng: Rng::new(seed ^ 0x5eed),
             now,
-            events: Vec::new(),
+            events: Timeline::default(),
             reports: Vec::new(),
             probes: 0,
         }
@@ -131,18 +133,13 @@ impl Simulation {
             "nothing was done that was due: {:#?}",
             self.links
         );
-        let next = self
-            .events
-            .iter()
-            .map(|(at, _)| *at)
-            .fold(due, Duration::min);
+        let next = self.events.first().map_or(due, |at| at.min(due));
         if next >= end {
             return false;
         }
         self.now = next;
-        let (now, rest): (Vec<_>, Vec<_>) = self.events.drain(..).partition(|(at, _)| *at <= next);
-        self.events = rest;
-        for (_, event) in now {
+        while self.events.first().is_some_and(|at| at <= next) {
+            let (_, event) = self.events.pop().unwrap();
             match event {
                 Event::Answer(probe, rtt_us) => {
                     let waited = self.links.on_answer(peer(), probe, Some(rtt_us), next);
@@ -163,42 +160,23 @@ impl Simulation {
                 if self.path.there && self.path.udp && !lost {
                     let rtt_us = self.path.rtt_us[usize::from(port)] + jitter;
                     let at = self.now + Duration::from_micros(rtt_us.into());
-                    self.events
-                        .push((at, Event::Answer((port, sequence), rtt_us)));
+                    self.events.add(at, Event::Answer((port, sequence), rtt_us));
                 }
             }
             Errand::Handshake { within } => {
                 let rtt_us = self.path.shortest() + jitter;
-                let event = if self.path.there {
-                    let at = self.now + Duration::from_micros(rtt_us.into());
-                    (at, Event::Handshake(Some(rtt_us)))
+                let (after, answer) = if self.path.there {
+                    (Duration::from_micros(rtt_us.into()), Some(rtt_us))
                 } else {
-                    (self.now + within, Event::Handshake(None))
+                    (within, None)
                 };
-                self.events.push(event);
+                self.events.add(self.now + after, Event::Handshake(answer));
             }
         }
     }
 
     fn status(&self) -> Status {
         self.links.status(self.now)[0]
-    }
-}
-
-/// Runs a scenario with many seeds, and prints the one that fails.
-fn simulate(count: u64, scenario: impl Fn(u64)) {
-    struct Witness(u64);
-    impl Drop for Witness {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                eprintln!("to see this again: POSTHASTE_SEED={}", self.0);
-            }
-        }
-    }
-    let first = std::env::var("POSTHASTE_SEED").map_or(1, |seed| seed.parse().unwrap());
-    for seed in first..first + count {
-        let _witness = Witness(seed);
-        scenario(seed);
     }
 }
 
@@ -209,7 +187,7 @@ fn some_rtt(seed: u64) -> u32 {
 // promise: L8
 #[test]
 fn steady_link_reports_once() {
-    simulate(24, |seed| {
+    seeds(24, |seed| {
         let mut path = Path::of(some_rtt(seed));
         path.jitter_us = 900;
         let mut simulation = Simulation::new(seed, path);
@@ -232,7 +210,7 @@ fn steady_link_reports_once() {
 // promise: L8
 #[test]
 fn probes_follow_schedule() {
-    simulate(6, |seed| {
+    seeds(6, |seed| {
         for (in_use, expected) in [(false, 360.0), (true, 3_600.0)] {
             let mut simulation = Simulation::settled(seed, Path::of(20_000), in_use);
             let before = simulation.probes;
@@ -246,7 +224,7 @@ fn probes_follow_schedule() {
 // promise: L8
 #[test]
 fn noise_within_budget() {
-    simulate(8, |seed| {
+    seeds(8, |seed| {
         let mut path = Path::of(20_000);
         (path.jitter_us, path.loss) = (50_000, 30);
         let mut simulation = Simulation::settled(seed, path, false);
@@ -264,7 +242,7 @@ fn noise_within_budget() {
 // promise: L3
 #[test]
 fn longer_link_within_three_seconds() {
-    simulate(60, |seed| {
+    seeds(60, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(some_rtt(seed)), true);
         let longer = some_rtt(seed) * 2 + 5_000;
         simulation.path.rtt_us = vec![longer; 4];
@@ -283,7 +261,7 @@ fn longer_link_within_three_seconds() {
 // promise: L3
 #[test]
 fn shortest_path_counts() {
-    simulate(50, |seed| {
+    seeds(50, |seed| {
         let mut path = Path::of(40_000);
         path.rtt_us[usize::try_from(seed % 4).unwrap()] = 20_000;
         let mut simulation = Simulation::settled(seed, path, true);
@@ -296,7 +274,7 @@ fn shortest_path_counts() {
 // promise: L2
 #[test]
 fn used_link_dies_and_returns() {
-    simulate(48, |seed| {
+    seeds(48, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(some_rtt(seed)), true);
         simulation.path.there = false;
         let patience = Duration::from_micros(u64::from(some_rtt(seed)) * 2);
@@ -322,7 +300,7 @@ fn used_link_dies_and_returns() {
 // promise: L2
 #[test]
 fn idle_link_dies_later() {
-    simulate(50, |seed| {
+    seeds(50, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(some_rtt(seed)), false);
         simulation.path.there = false;
         simulation.until(secs(12) + secs(6), |report| report.state == State::Dead);
@@ -332,7 +310,7 @@ fn idle_link_dies_later() {
 // promise: L4
 #[test]
 fn blocked_udp_uses_handshakes() {
-    simulate(24, |seed| {
+    seeds(24, |seed| {
         let mut path = Path::of(some_rtt(seed));
         path.udp = false;
         let mut simulation = Simulation::new(seed, path);
@@ -377,7 +355,7 @@ fn blocked_udp_uses_handshakes() {
 // promise: L6
 #[test]
 fn loss_kills_no_link() {
-    simulate(30, |seed| {
+    seeds(30, |seed| {
         let mut path = Path::of(some_rtt(seed));
         path.loss = 10;
         let mut simulation = Simulation::settled(seed, path, true);
@@ -397,11 +375,11 @@ fn loss_kills_no_link() {
 // promise: L9
 #[test]
 fn stopped_host_blames_none() {
-    simulate(30, |seed| {
+    seeds(30, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(20_000), true);
         let before = simulation.links.status(simulation.now)[0].counts.lost;
         // A probe is in flight when the host stalls; its answer is queued meanwhile.
-        while simulation.events.is_empty() {
+        while simulation.events.first().is_none() {
             assert!(simulation.step(simulation.now + secs(10)));
             while let Some(action) = simulation.links.poll_action(simulation.now) {
                 simulation.carry_out(action.errand);
@@ -409,7 +387,7 @@ fn stopped_host_blames_none() {
         }
         simulation.links.deadline();
         simulation.now += secs(60);
-        let (_, event) = simulation.events.remove(0);
+        let (_, event) = simulation.events.pop().unwrap();
         assert_eq!(
             simulation.links.poll_action(simulation.now - secs(60)),
             None
@@ -439,7 +417,7 @@ fn stopped_host_blames_none() {
 // promise: L7
 #[test]
 fn random_events_end_true() {
-    simulate(200, |seed| {
+    seeds(200, |seed| {
         let mut simulation = Simulation::new(seed, Path::of(some_rtt(seed)));
         for _ in 0..12 {
             let chance = |simulation: &mut Simulation, times| simulation.rng.below(times);
@@ -491,7 +469,7 @@ fn random_events_end_true() {
 // promise: E8
 #[test]
 fn faster_schedule_keeps_state() {
-    simulate(60, |seed| {
+    seeds(60, |seed| {
         let mut path = Path::of(some_rtt(seed));
         path.udp = !seed.is_multiple_of(3);
         let mut simulation = Simulation::settled(seed, path, false);
@@ -499,14 +477,14 @@ fn faster_schedule_keeps_state() {
         let before = simulation.reports.len();
         let leisurely = secs(100);
         for _ in 0..6 {
-            let wait = Duration::from_millis(simulation.rng.below(20_000) as u64);
+            let wait = Duration::from_millis(simulation.rng.below(20_000));
             simulation.run(wait);
             let now = simulation.now;
             simulation.links.set_in_use(peer(), true, now);
             simulation.run(secs(20));
             let now = simulation.now;
             simulation.links.set_in_use(peer(), false, now);
-            let wait = Duration::from_millis(simulation.rng.below(200_000) as u64);
+            let wait = Duration::from_millis(simulation.rng.below(200_000));
             simulation.run(wait);
             let now = simulation.now;
             simulation.links.set_wanted([(peer(), secs(1))].into(), now);
@@ -525,7 +503,7 @@ fn faster_schedule_keeps_state() {
 // promise: E7
 #[test]
 fn controller_sets_interval() {
-    simulate(6, |seed| {
+    seeds(6, |seed| {
         let mut simulation = Simulation::settled(seed, Path::of(20_000), false);
         for (seconds, in_use, expected) in
             [(2, false, 1800.0), (100, false, 36.0), (100, true, 3600.0)]
