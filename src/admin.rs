@@ -18,6 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::api::State;
 use crate::host::{ChangeWatch, HostChange, LinkWatch, watch_links};
 use crate::memory;
 use crate::upgrade::take::Sockets;
@@ -25,25 +26,19 @@ use crate::upgrade::{Kind, give};
 use posthaste_config::Config;
 use posthaste_daemon::{http, notify};
 
-pub(crate) mod api;
 mod control;
 mod fleet;
 mod handover;
+mod metrics;
 mod operations;
-pub(crate) mod reach;
 mod routes;
 pub(crate) mod rules;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
 
-use api::State;
 use control::Control;
-pub(crate) use control::Snapshot;
-#[cfg(test)]
-pub(crate) use control::{Total, Totals};
 pub(crate) use operations::Operations;
-pub(crate) use socket::ensure_alone;
 
 /// Interval of the control thread's check whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

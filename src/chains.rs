@@ -10,7 +10,7 @@ use posthaste_relay::flow::Flow;
 
 use posthaste_wire::syn_option;
 
-use crate::admin::api::chains as api;
+use crate::api::chains as api;
 use posthaste_config::{Config, Matches};
 
 mod explain;

@@ -3,7 +3,8 @@
 //! the control thread ever waits for it. What is to be done decides
 //! [`posthaste_control::follower::Follower`]; this carries it out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -15,12 +16,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use posthaste_control::message::{Link, LinkState};
+use posthaste_relay::chain::Chains;
 use posthaste_relay::clock::Clock;
 use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
 
-use crate::admin::api::control_client as api;
+use crate::api::control_client as api;
 use crate::destinations::{Destinations, Samples, prefix_of};
-use crate::node::Node;
+use posthaste_config::Config;
+use posthaste_daemon::log::Log;
 use posthaste_measure::{Report, ReportSink, State};
 
 mod disk;
@@ -69,6 +73,20 @@ struct Shared {
     stopped: AtomicBool,
 }
 
+/// The node, as the thread that follows a controller sees it.
+pub(crate) trait PlanTarget: Debug + Send + Sync {
+    /// The peers and chains in force.
+    fn chains(&self) -> Arc<Chains>;
+    /// Extends the configuration by a controller's plan. It applies to flows that begin from now
+    /// on; open relays keep their chains.
+    ///
+    /// # Errors
+    /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
+    fn set_extension(&self, plan_overlay: PlanOverlay) -> anyhow::Result<()>;
+    /// Measures links at the interval that a controller requests, within bounds.
+    fn set_wanted(&self, wanted: HashMap<NodeId, Duration>);
+}
+
 /// The hold of others on the thread that follows a controller, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct ControlClient(Arc<Shared>);
@@ -92,8 +110,12 @@ impl ControlClient {
     ///
     /// # Errors
     /// There is no thread for it, or what was kept cannot be used.
-    pub(crate) fn start(&self, node: &Arc<Node>) -> anyhow::Result<Option<JoinHandle<()>>> {
-        let config = node.config().clone();
+    pub(crate) fn start(
+        &self,
+        config: &Config,
+        node: Arc<dyn PlanTarget>,
+        log: &Log,
+    ) -> anyhow::Result<Option<JoinHandle<()>>> {
         let Some(settings) = config.follow.clone() else {
             return Ok(None);
         };
@@ -102,7 +124,8 @@ impl ControlClient {
             end.set_nonblocking(true).context("prepare a pipe")?;
         }
         *lock(&self.0.wake) = Some(wake);
-        let mut following = Thread::new(Arc::clone(&self.0), Arc::clone(node), &config, settings)?;
+        let mut following =
+            Thread::new(Arc::clone(&self.0), (node, log.clone()), config, settings)?;
         following.turn();
         let thread = std::thread::Builder::new()
             .name("posthaste-plan".into())

@@ -25,7 +25,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
 
-use crate::admin::api;
+use crate::api;
 use crate::host::{self, Claim};
 use crate::memory;
 use posthaste_config::Transparent;

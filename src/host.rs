@@ -12,7 +12,7 @@ use anyhow::Context;
 use posthaste_netlink::Netlink;
 use serde::Serialize;
 
-use crate::{admin, cli};
+use crate::{reach, verb};
 use posthaste_config::{Config, Transparent};
 use posthaste_daemon::privileges;
 
@@ -152,7 +152,7 @@ pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Resu
 pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     // Fails quickly; the claim would wait for a guard first.
-    admin::ensure_alone(&config.admin_socket)?;
+    reach::ensure_alone(&config.admin_socket)?;
     let claim = Claim::take()?;
     let change = claim.change()?;
     if !claim.is_alone()? {
@@ -180,7 +180,7 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
 
 fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
     if json {
-        return cli::print_json(report);
+        return verb::print_json(report);
     }
     let mut text = String::new();
     for line in report.done.iter().chain(&report.notes) {
@@ -190,5 +190,5 @@ fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
     if report.done.is_empty() {
         text.push_str("nothing to do\n");
     }
-    cli::print(&text)
+    verb::print(&text)
 }

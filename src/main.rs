@@ -7,6 +7,7 @@ use clap::Parser;
 
 mod admin;
 mod affinity;
+mod api;
 mod chains;
 mod cli;
 mod client;
@@ -18,13 +19,14 @@ mod host;
 mod intercept;
 mod keys;
 mod memory;
-mod metrics;
 mod node;
 mod plan;
+mod reach;
 mod run;
 mod saved;
 mod tryout;
 mod upgrade;
+mod verb;
 
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {

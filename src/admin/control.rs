@@ -14,11 +14,11 @@ use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::{Notify, watch};
 
-use super::api::control_client::Follow;
-use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
 use super::rules::{self, RuleTotal};
 use super::socket::Place;
+use crate::api::control_client::Follow;
+use crate::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use crate::upgrade;
 use posthaste_daemon::log::Timestamp;
 use posthaste_daemon::notify;
@@ -275,46 +275,46 @@ impl Control {
 
 /// All figures of a node at one moment.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) state: State,
+pub(super) struct Snapshot {
+    pub(super) state: State,
     /// Since 1970.
-    pub(crate) started: Duration,
-    pub(crate) workers: usize,
-    pub(crate) totals: Totals,
+    pub(super) started: Duration,
+    pub(super) workers: usize,
+    pub(super) totals: Totals,
     /// The redirect program's counters: name, documentation, value.
-    pub(crate) redirect: Vec<(&'static str, &'static str, u64)>,
-    pub(crate) interfaces: Vec<Interface>,
-    pub(crate) guard: Guard,
-    pub(crate) links: Links,
+    pub(super) redirect: Vec<(&'static str, &'static str, u64)>,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) guard: Guard,
+    pub(super) links: Links,
     /// The controller of this node, if any.
-    pub(crate) follow: Option<Follow>,
-    pub(crate) reloads: Reloads,
+    pub(super) follow: Option<Follow>,
+    pub(super) reloads: Reloads,
     /// Log lines of the node itself that were dropped.
-    pub(crate) events_dropped: u64,
+    pub(super) events_dropped: u64,
     /// Nodes that this one has replaced and that still carry relays.
-    pub(crate) replaced: usize,
+    pub(super) replaced: usize,
 }
 
 /// The workers' counters, summed.
 #[derive(Debug)]
-pub(crate) struct Totals {
-    pub(crate) counters: Vec<Total>,
+pub(super) struct Totals {
+    pub(super) counters: Vec<Total>,
     /// Relays ended, by label of the outcome.
-    pub(crate) ended: Vec<(&'static str, u64)>,
+    pub(super) ended: Vec<(&'static str, u64)>,
     /// Requests denied, by label of the reason.
-    pub(crate) denied: Vec<(&'static str, u64)>,
+    pub(super) denied: Vec<(&'static str, u64)>,
     /// Durations and savings of relays, by rule.
-    pub(crate) rules: Vec<RuleTotal>,
+    pub(super) rules: Vec<RuleTotal>,
 }
 
 /// One counter, summed over the workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Total {
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
+pub(super) struct Total {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
     /// Whether it is monotonic.
-    pub(crate) grows: bool,
-    pub(crate) value: u64,
+    pub(super) grows: bool,
+    pub(super) value: u64,
 }
 
 impl Totals {

@@ -14,11 +14,11 @@ use posthaste_daemon::http::{answer, health, metrics, not_found, refuse};
 use posthaste_relay::control::RelayId;
 use serde::Deserialize;
 
-use super::api::{Draining, State};
 use super::control::Control;
 use super::fleet;
+use super::metrics::render;
+use crate::api::{Draining, State};
 use crate::chains::{self, Question};
-use crate::metrics::render;
 
 /// Relays listed when the request has no limit.
 const LIST_LIMIT: usize = 1000;

@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
 
-use super::api::control_client::Follow;
-use super::api::observed::Observed;
-use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
+use crate::api::control_client::Follow;
+use crate::api::observed::Observed;
+use crate::api::{self, Interface, ReloadReport, Reloads};
 use crate::chains::Followed;
 use crate::host::{Claim, HostChange, LinkEvent};
 use crate::upgrade::{Descriptor, Predecessors};

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{http, show};
-use crate::cli;
+use crate::verb;
 use posthaste_controller::documents::{Link, Links, Node, Nodes, Status};
 
 /// Links shown; of a larger overlay a selection is shown.
@@ -40,9 +40,9 @@ pub(super) fn status(url: &str, token_file: Option<&Path>, json: bool) -> anyhow
         nodes: nodes.nodes,
     };
     if json {
-        return cli::print_json(&overview);
+        return verb::print_json(&overview);
     }
-    cli::print(&text(&overview))
+    verb::print(&text(&overview))
 }
 
 /// Names are not resolved, as elsewhere: addresses are literals.

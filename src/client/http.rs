@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use posthaste_daemon::http::Refusal;
 use serde::de::DeserializeOwned;
 
-use crate::admin::reach::{Reached, reach};
+use crate::reach::{Reached, reach};
 
 /// How long the node may take; its own timeouts are shorter.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::{present, query, show};
-use crate::cli::AdminArgs;
+use crate::verb::AdminArgs;
 use posthaste_measure::documents::{Link, Links};
 
 /// The `links` verb.

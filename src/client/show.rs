@@ -4,9 +4,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::admin::api::control_client::{Clock, Follow};
-use crate::admin::api::saved::{Histogram, Rule};
-use crate::admin::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
+use crate::api::control_client::{Clock, Follow};
+use crate::api::saved::{Histogram, Rule};
+use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
 use super::summary::short;
 

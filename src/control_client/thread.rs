@@ -24,10 +24,9 @@ use rustls::ClientConfig;
 use super::disk::Disk;
 use super::plan_overlay::PairKeys;
 use super::stream::Stream;
-use super::{Ask, Observations, PlanOverlay, Shared, lock};
-use crate::admin::api::control_client as api;
+use super::{Ask, Observations, PlanOverlay, PlanTarget, Shared, lock};
+use crate::api::control_client as api;
 use crate::destinations::Samples;
-use crate::node::Node;
 use posthaste_config::{Config, Follow};
 use posthaste_daemon::log::{Level, Log, Quota};
 use posthaste_daemon::privileges;
@@ -49,7 +48,7 @@ const LEARN_EVERY: Duration = Duration::from_secs(3);
 /// All that the thread works with.
 pub(super) struct Thread {
     shared: Arc<Shared>,
-    node: Arc<Node>,
+    node: Arc<dyn PlanTarget>,
     settings: Follow,
     identity: Identity,
     mark: u32,
@@ -74,11 +73,10 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         shared: Arc<Shared>,
-        node: Arc<Node>,
+        (node, log): (Arc<dyn PlanTarget>, Log),
         config: &Config,
         settings: Follow,
     ) -> anyhow::Result<Self> {
-        let log = node.log.clone();
         let me = config.policy.chains.me.context("the node has no number")?;
         let identity = settings
             .secret
@@ -322,8 +320,7 @@ impl Thread {
             self.log
                 .error("could not apply the plan", &[("error", &error)]);
         }
-        let config = self.node.config();
-        let peers = &config.policy.chains;
+        let peers = self.node.chains();
         self.follower
             .retain_links(|to| NodeId::new(to).is_some_and(|id| peers.peer(id).is_some()));
     }

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use posthaste_config::Config;
 use posthaste_config::groups::{self, Group};
 
@@ -41,6 +42,16 @@ pub(crate) fn reach(path: &Path) -> Reached {
             ErrorKind::PermissionDenied => Reached::Unknown(denied(path)),
             _ => Reached::Unknown(error.to_string()),
         },
+    }
+}
+
+/// Fails when a node listens at `path`, or when that is unknown.
+pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    match reach(path) {
+        Reached::Answered(_) => bail!("another node runs here: it answers at {shown}"),
+        Reached::Unknown(why) => bail!("cannot tell whether another node runs here: {why}"),
+        Reached::Nobody(_) => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 use posthaste_daemon::metrics::{Page, label};
 use posthaste_relay::tally::Distribution;
 
-use crate::admin::rules::{RuleTotal, US_PER_SECOND};
+use super::super::rules::{RuleTotal, US_PER_SECOND};
 
 /// A histogram of every rule: its family, its documentation, its unit, and where it is.
 type Family = (

@@ -6,8 +6,8 @@
 
 use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, resident_bytes, truth};
 
-use crate::admin::Snapshot;
-use crate::admin::api::{Reloads, State};
+use super::control::Snapshot;
+use crate::api::{Reloads, State};
 
 mod control_client;
 mod links;
@@ -25,7 +25,7 @@ const RENAMED: [(&str, &str, &str); 6] = [
 ];
 
 /// Everything, ready to be scraped.
-pub(crate) fn render(snapshot: &Snapshot) -> String {
+pub(super) fn render(snapshot: &Snapshot) -> String {
     let mut page = Page::of("posthaste");
     page.rows(PROCESS, snapshot);
     workers(&mut page, snapshot);
@@ -117,8 +117,8 @@ fn redirect(page: &mut Page, snapshot: &Snapshot) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::{Guard, Interface};
-    use crate::admin::{Total, Totals};
+    use crate::admin::control::{Total, Totals};
+    use crate::api::{Guard, Interface};
     use std::collections::HashSet;
     use std::time::Duration;
 

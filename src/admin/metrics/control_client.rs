@@ -3,7 +3,7 @@
 
 use posthaste_daemon::metrics::{Page, Row, truth};
 
-use crate::admin::api::control_client::{Destinations, Follow, Plan};
+use crate::api::control_client::{Destinations, Follow, Plan};
 
 #[rustfmt::skip]
 const STREAM: &[Row<Follow>] = &[
@@ -50,7 +50,7 @@ pub(super) fn follow(page: &mut Page, follow: &Follow) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::admin::api::control_client::Clock;
+    use crate::api::control_client::Clock;
 
     pub(in super::super) fn followed() -> Follow {
         Follow {
