@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_daemon::http::millis;
 use posthaste_relay::control::{Phase, RelayDetail, RelayInfo};
 use posthaste_relay::sys::TcpInfo;
 use serde::{Deserialize, Serialize};
@@ -221,10 +222,6 @@ fn phase_word(phase: Phase) -> &'static str {
         Phase::Open => "open",
         Phase::Closing => "closing",
     }
-}
-
-fn millis(length: std::time::Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// `GET /relays/ID`

@@ -5,12 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +23,7 @@ use crate::api::control_client as api;
 use crate::destinations::{Destinations, Samples, prefix_of};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::{Waker, lock, spawn};
 use posthaste_measure::{Report, ReportSink, State};
 
 mod disk;
@@ -35,8 +34,10 @@ mod thread;
 
 pub(crate) use observations::Observations;
 pub(crate) use plan_overlay::{PlanOverlay, PrefixOwner};
-use thread::Thread;
+use thread::{KEPT, Thread};
 
+/// Stack of the thread.
+const STACK_BYTES: usize = 1 << 20;
 /// How long somebody waits who asks the thread for something.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -69,7 +70,8 @@ struct Shared {
     links: Mutex<BTreeMap<u64, Link>>,
     requests_: Mutex<Vec<Ask>>,
     status: Mutex<Option<api::Follow>>,
-    wake: Mutex<Option<UnixStream>>,
+    /// Set when the thread starts.
+    waker: OnceLock<Waker>,
     stopped: AtomicBool,
 }
 
@@ -101,7 +103,7 @@ impl ControlClient {
             links: Mutex::default(),
             requests_: Mutex::default(),
             status: Mutex::default(),
-            wake: Mutex::default(),
+            waker: OnceLock::new(),
             stopped: AtomicBool::default(),
         }))
     }
@@ -119,20 +121,12 @@ impl ControlClient {
         let Some(settings) = config.follow.clone() else {
             return Ok(None);
         };
-        let (wake, woken) = UnixStream::pair().context("make a pipe for following")?;
-        for end in [&wake, &woken] {
-            end.set_nonblocking(true).context("prepare a pipe")?;
-        }
-        *lock(&self.0.wake) = Some(wake);
+        let _ = self.0.waker.set(Waker::new().context("make a waker")?);
         let mut following =
             Thread::new(Arc::clone(&self.0), (node, log.clone()), config, settings)?;
         following.turn();
-        let thread = std::thread::Builder::new()
-            .name("posthaste-plan".into())
-            .stack_size(1 << 20)
-            .spawn(move || following.run(woken))
-            .context("start the thread that follows the controller")?;
-        Ok(Some(thread))
+        let run = move || following.run();
+        spawn("posthaste-plan", STACK_BYTES, &KEPT, log.clone(), run).map(Some)
     }
 
     /// Ends the thread, soon.
@@ -169,7 +163,7 @@ impl ControlClient {
     /// Takes the key of a node that was told last for the one that counts. Whether there is such a
     /// node; nothing if nobody follows a controller.
     pub(crate) fn forget_key(&self, name: &str) -> Option<bool> {
-        lock(&self.0.wake).as_ref()?;
+        self.0.waker.get()?;
         let (answer, answered) = channel();
         lock(&self.0.requests_).push(Ask::Forget(name.to_owned(), answer));
         self.wake();
@@ -177,9 +171,8 @@ impl ControlClient {
     }
 
     fn wake(&self) {
-        if let Some(wake) = lock(&self.0.wake).as_mut() {
-            // A full pipe wakes the thread as well.
-            let _ = wake.write(&[0]);
+        if let Some(waker) = self.0.waker.get() {
+            waker.wake();
         }
     }
 }
@@ -199,9 +192,4 @@ impl ReportSink for ControlClient {
         lock(&self.0.links).insert(to, Link { to, state });
         self.wake();
     }
-}
-
-/// A panic in another thread ends the process, so no lock stays poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ use crate::upgrade::{Descriptor, Kind};
 use crate::{admin, affinity, host, reach};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::lock;
 use posthaste_daemon::{log, privileges};
 use posthaste_measure::{Measure, Reflectors};
 
@@ -514,9 +515,4 @@ fn start_worker(
         ))
     };
     worker::spawn(settings, Box::new(ends), open).with_context(|| format!("start worker {index}"))
-}
-
-/// A panic in another thread ends the process, so no lock stays poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

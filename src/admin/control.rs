@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -22,6 +22,7 @@ use crate::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, Sta
 use crate::upgrade;
 use posthaste_daemon::log::Timestamp;
 use posthaste_daemon::notify;
+use posthaste_daemon::thread::lock;
 use posthaste_measure::documents::Links;
 
 /// One per node.
@@ -96,19 +97,16 @@ impl Control {
     /// A receiver that ends when the metrics server must close.
     pub(super) fn open_metrics(&self) -> watch::Receiver<()> {
         let (open, closing) = watch::channel(());
-        *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        *lock(&self.metrics) = Some(open);
         closing
     }
 
     pub(super) fn close_metrics(&self) {
-        self.metrics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        lock(&self.metrics).take();
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.requests)
     }
 
     pub(super) fn workers(&self) -> &[Handle] {
@@ -135,10 +133,7 @@ impl Control {
 
     /// Reloads the configuration, and reports that to the log and to systemd.
     pub(super) fn reload(&self) -> anyhow::Result<ReloadReport> {
-        let _alone = self
-            .reloading
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.reloading);
         if self.state() == State::Replaced {
             bail!(
                 "another process has taken this node's place, and has a configuration of its own"

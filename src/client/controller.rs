@@ -143,8 +143,7 @@ fn link(link: &Link) -> [String; 6] {
 }
 
 fn seconds(seconds: f64) -> String {
-    let length = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    show::span(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+    show::span(show::millis(seconds))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::sys;
 
-use super::{Node, lock, set_peer_starts, set_syn_options};
+use super::{Node, set_peer_starts, set_syn_options};
 use crate::admin::Operations;
 use crate::api::observed::Observed;
 use crate::api::{self, Interface, ReloadReport, control_client::Follow};
@@ -23,6 +23,7 @@ use crate::intercept;
 use crate::upgrade::{Descriptor, Kind, Predecessors};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::lock;
 use posthaste_measure::documents::Links;
 
 /// How long a worker may take to hand over its listeners.

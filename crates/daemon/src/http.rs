@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::time::Duration;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -76,4 +77,14 @@ pub async fn answer<T: IntoResponse + Send + 'static>(
             "the server failed to answer",
         ),
     }
+}
+
+/// A time in a document, in whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time in a document, in whole microseconds.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

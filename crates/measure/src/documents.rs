@@ -2,9 +2,9 @@
 //! The documents of the admin API about links to other nodes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use posthaste_config::Config;
+use posthaste_daemon::http::millis;
 use serde::{Deserialize, Serialize};
 
 use super::link::State;
@@ -114,10 +114,6 @@ fn link(config: &Config, status: &Status) -> Link {
         handshakes: counts.handshakes,
         reports: status.reports,
     }
-}
-
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn state_word(state: State) -> &'static str {

@@ -7,12 +7,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +22,7 @@ use posthaste_wire::header::NodeId;
 
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::{Waker, lock, spawn};
 
 mod checks;
 pub mod documents;
@@ -49,8 +48,11 @@ use links::Links;
 use refusal::Counts;
 pub use report::Report;
 use targets::Settings;
-use thread::Thread;
+use thread::{KEPT, Thread};
 use udp::Udp;
+
+/// Stack of the measuring thread.
+const STACK_BYTES: usize = 256 << 10;
 
 /// The reflectors of a node, opened before privileges are dropped, since ports below 1024 need
 /// them.
@@ -134,7 +136,7 @@ pub struct Measure {
 struct Running {
     /// Opened sockets that are not served yet.
     sockets: Vec<(SocketAddr, Udp)>,
-    thread: Option<(JoinHandle<()>, UnixStream)>,
+    thread: Option<(JoinHandle<()>, Arc<Waker>)>,
 }
 
 impl Measure {
@@ -176,27 +178,21 @@ impl Measure {
         if running.thread.is_none() && idle {
             return Ok(());
         }
-        if let Some((_, wake)) = &mut running.thread {
+        if let Some((_, waker)) = &running.thread {
             *lock(&self.shared.next) = Some(settings);
-            // A full pipe wakes the thread as well.
-            let _ = wake.write(&[0]);
+            waker.wake();
             return Ok(());
         }
-        let (wake, woken) = UnixStream::pair().context("make a pipe for measuring")?;
-        for end in [&wake, &woken] {
-            end.set_nonblocking(true).context("prepare a pipe")?;
-        }
+        let waker = Arc::new(Waker::new().context("make a waker")?);
         let shared = Arc::clone(&self.shared);
         let sockets = std::mem::take(&mut running.sockets);
         let workers = self.workers.clone();
         // Its sockets exist before the node reports that it is ready.
         let measuring = Thread::new(shared, settings, sockets, workers, log.clone());
-        let thread = std::thread::Builder::new()
-            .name("posthaste-links".into())
-            .stack_size(256 << 10)
-            .spawn(move || measuring.run(woken))
-            .context("start the thread that measures links")?;
-        running.thread = Some((thread, wake));
+        let theirs = Arc::clone(&waker);
+        let run = move || measuring.run(&theirs);
+        let thread = spawn("posthaste-links", STACK_BYTES, &KEPT, log.clone(), run)?;
+        running.thread = Some((thread, waker));
         Ok(())
     }
 
@@ -204,9 +200,8 @@ impl Measure {
     /// configured.
     pub fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
         lock(&self.shared.links).set_wanted(wanted, sys::monotonic());
-        if let Some((_, wake)) = &mut lock(&self.running).thread {
-            // A full pipe wakes the thread as well.
-            let _ = wake.write(&[0]);
+        if let Some((_, waker)) = &lock(&self.running).thread {
+            waker.wake();
         }
     }
 
@@ -220,14 +215,9 @@ impl Measure {
     /// Stops the thread.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
-        if let Some((thread, mut wake)) = lock(&self.running).thread.take() {
-            let _ = wake.write(&[0]);
+        if let Some((thread, waker)) = lock(&self.running).thread.take() {
+            waker.wake();
             let _ = thread.join();
         }
     }
-}
-
-/// A panic in another thread ends the process, so no lock stays poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

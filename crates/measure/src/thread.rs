@@ -2,20 +2,19 @@
 //! The measuring thread: waits, reads answers, and carries out the links' actions.
 
 use std::fmt::Display;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caps::Capability;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use posthaste_relay::control::Handle;
 use posthaste_relay::sys;
 use posthaste_wire::header::NodeId;
 
+use super::Shared;
 use super::handshake_probes::HandshakeProbes;
 use super::hops::Hops;
 use super::link::{Errand, State};
@@ -26,15 +25,12 @@ use super::report::Report;
 use super::sender::{Event, Sender};
 use super::targets::{Settings, Target};
 use super::udp::Udp;
-use super::{Shared, lock};
 use posthaste_daemon::log::{Level, Log, Quota};
-use posthaste_daemon::privileges;
+use posthaste_daemon::thread::{Waker, lock, wait};
 
 /// The thread's capabilities: to mark sockets, and to get timestamps of sent packets where the host
 /// reserves them to privileged processes.
-const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-/// Upper bound on a wait.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(super) const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
 /// The state of the thread.
 pub(super) struct Thread {
@@ -75,17 +71,9 @@ impl Thread {
     }
 
     /// Measures until it is stopped.
-    pub(super) fn run(mut self, mut woken: UnixStream) {
-        if let Err(error) = privileges::keep_only(&KEPT) {
-            let error = format!("{error:#}");
-            self.log.warn(
-                "could not drop capabilities in the measuring thread",
-                &[("error", &error)],
-            );
-        }
+    pub(super) fn run(mut self, waker: &Waker) {
         while !self.shared.stopped.load(Ordering::Relaxed) {
-            self.wait(&woken);
-            while woken.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+            self.wait(waker);
             let next = lock(&self.shared.next).take();
             if let Some(next) = next {
                 let former = std::mem::replace(&mut self.settings, next);
@@ -113,25 +101,19 @@ impl Thread {
     }
 
     /// Waits for readable sockets or due actions.
-    fn wait(&self, woken: &UnixStream) {
+    fn wait(&self, waker: &Waker) {
         let deadline = lock(&self.shared.links).deadline();
         let query = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
         let all = [deadline, query, self.handshake_probes.deadline()];
-        let now = sys::monotonic();
-        let wait = all.into_iter().flatten().min();
-        let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
-        // Rounded up to a whole millisecond, so as not to wake too early.
-        let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
-        let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
-        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-        for socket in self.reflector.sockets().chain(self.sender.sockets()) {
-            fds.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
-        }
-        for handshake_probe in self.handshake_probes.sockets() {
-            fds.push(PollFd::new(handshake_probe.as_fd(), PollFlags::POLLOUT));
-        }
-        // On a signal it wakes too early, and waits again.
-        let _ = poll(&mut fds, timeout);
+        let sockets = self.reflector.sockets().chain(self.sender.sockets());
+        let readable = sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        let probes = self.handshake_probes.sockets();
+        let writable = probes.map(|probe| PollFd::new(probe.as_fd(), PollFlags::POLLOUT));
+        wait(
+            waker,
+            readable.chain(writable),
+            all.into_iter().flatten().min(),
+        );
     }
 
     fn turn(&mut self) {
