@@ -6,48 +6,39 @@
 //! accesses the node only through [`Operations`]. The admin API is HTTP with JSON on a unix socket;
 //! access is controlled by the permissions of the socket's file.
 
-use std::fmt::Debug;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use axum::Router;
-use axum::serve::Listener;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::api::State;
 use crate::host::{ChangeWatch, HostChange, LinkWatch, watch_links};
+use crate::memory;
 use crate::upgrade::take::Sockets;
 use crate::upgrade::{Kind, give};
-use crate::{memory, notify};
 use posthaste_config::Config;
+use posthaste_daemon::{http, notify};
 
-pub(crate) mod api;
-pub(crate) mod bounded;
 mod control;
 mod fleet;
 mod handover;
+mod metrics;
 mod operations;
-pub(crate) mod reach;
 mod routes;
 pub(crate) mod rules;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
 
-use api::State;
-use bounded::{Bounded, CONNECTION_TIME_MAX, CONNECTIONS_MAX};
 use control::Control;
-pub(crate) use control::Snapshot;
-#[cfg(test)]
-pub(crate) use control::{Total, Totals};
 pub(crate) use operations::Operations;
-pub(crate) use socket::ensure_alone;
 
 /// Interval of the control thread's check whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -209,12 +200,12 @@ fn start_servers(
     let unix = tokio::net::UnixListener::from_std(listener).context("poll the admin socket")?;
     let routes = routes::admin(Arc::clone(control));
     control.answers_at(admin.place());
-    let mut tasks = vec![tokio::spawn(answer_all(unix, routes, closing))];
+    let mut tasks = vec![tokio::spawn(http::serve(unix, routes, closing))];
     if let Some(listener) = metrics {
         let tcp = tokio::net::TcpListener::from_std(listener).context("poll the metrics socket")?;
         let routes = routes::observation(Arc::clone(control));
         let closing = control.open_metrics();
-        tasks.push(tokio::spawn(answer_all(tcp, routes, closing)));
+        tasks.push(tokio::spawn(http::serve(tcp, routes, closing)));
     }
     Ok(Servers {
         open,
@@ -222,21 +213,6 @@ fn start_servers(
         tasks,
         _admin: admin,
     })
-}
-
-/// Serves connections, within bounds, until the servers stop.
-async fn answer_all<L>(
-    listener: L,
-    routes: Router,
-    mut closing: watch::Receiver<()>,
-) -> std::io::Result<()>
-where
-    L: Listener<Addr: Debug>,
-{
-    let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
-    axum::serve(bounded, routes)
-        .with_graceful_shutdown(async move { while closing.changed().await.is_ok() {} })
-        .await
 }
 
 /// The first signal drains within the configured time, the next one at once.

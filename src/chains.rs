@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
+use posthaste_daemon::http::{micros, millis};
 use posthaste_relay::chain::{self, Chains, Encapsulation};
 use posthaste_relay::control::Known;
 use posthaste_relay::flow::Flow;
 
 use posthaste_wire::syn_option;
 
-use crate::admin::api::chains as api;
+use crate::api::chains as api;
 use posthaste_config::{Config, Matches};
 
 mod explain;
@@ -106,14 +107,6 @@ fn no_option(
         return Some("the destination is IPv6".into());
     }
     (known.option_paused_ms > 0).then(|| "the peer did not accept the last ones".into())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The direct connection.

@@ -4,17 +4,16 @@
 //! Exit codes: 0 done, 1 it failed, 2 the command line or the configuration is
 //! wrong.
 
-use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::host::{Kept, Tuning};
-use crate::{client, controller, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
+use crate::verb::{AdminArgs, ConfigArgs, print};
+use crate::{client, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
+use posthaste_config::Config;
 use posthaste_config::controller::Controller;
-use posthaste_config::{ADMIN_SOCKET, Config};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -142,25 +141,6 @@ enum Verb {
     Guard(guard::GuardArgs),
 }
 
-/// The configuration to use.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ConfigArgs {
-    /// Configuration file; by default, relay every TCP connection that this host forwards
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
-/// The node to query, and the output format.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct AdminArgs {
-    /// Admin socket of the node
-    #[arg(long, value_name = "PATH", default_value = ADMIN_SOCKET)]
-    pub(crate) socket: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 impl Cli {
     /// Executes the verb.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
@@ -176,7 +156,7 @@ impl Cli {
             }
             Verb::Controller { config } => {
                 let read = Controller::load(&config)?;
-                controller::run(&config, read)?;
+                posthaste_controller::run(&config, read)?;
             }
             Verb::Check { file, json } => check(&file, json)?,
             Verb::Doctor { config, json } => {
@@ -263,23 +243,4 @@ fn explain(
         "# {} is valid and means:\n{config}",
         file.display()
     ))
-}
-
-/// Writes to stdout. A reader that has closed it (`| head`) is not an error.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("write to stdout")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Writes a document to stdout as JSON.
-pub(crate) fn print_json(document: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&format!("{}\n", serde_json::to_string_pretty(document)?))
 }

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::admin::api::observed::Observed;
-use crate::admin::api::saved::Saved;
-use crate::admin::api::{Detail, Draining, Refusal, Relay, Relays, ReloadReport, Status};
-use crate::cli::{self, AdminArgs};
+use crate::api::observed::Observed;
+use crate::api::saved::Saved;
+use crate::api::{Detail, Draining, Relay, Relays, ReloadReport, Status};
+use crate::verb::{self, AdminArgs};
 
 mod chains;
 mod controller;
@@ -237,11 +237,11 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
         let now = Look::take(socket)?;
         let busiest = now.busiest(&before, args.rows);
         if args.admin.json {
-            cli::print(&format!("{}\n", serde_json::to_string(&busiest)?))?;
+            verb::print(&format!("{}\n", serde_json::to_string(&busiest)?))?;
         } else {
             // Home, then clear to the end: no flicker, and nothing of the former output remains.
             let clear = if is_terminal { "\x1b[H\x1b[2J" } else { "" };
-            cli::print(&format!("{clear}{}", busiest.text(&now.status)))?;
+            verb::print(&format!("{clear}{}", busiest.text(&now.status)))?;
         }
         before = now;
     }
@@ -370,17 +370,7 @@ impl Busiest {
 
 /// Sends a request and reads the response; an error response is an error.
 fn query<T: DeserializeOwned>(socket: &Path, method: &str, target: &str) -> anyhow::Result<T> {
-    let answer = http::request(socket, method, target)?;
-    if answer.code >= 300 {
-        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
-        bail!(refusal.unwrap_or_else(|_| format!("the node answered with HTTP {}", answer.code)));
-    }
-    let body = if answer.body.is_empty() {
-        b"{}"
-    } else {
-        answer.body.as_slice()
-    };
-    serde_json::from_slice(body).context("understand the node's answer (is it of another version?)")
+    http::request(socket, method, target)?.document("node")
 }
 
 fn present<T: Serialize>(
@@ -389,9 +379,9 @@ fn present<T: Serialize>(
     text: impl Fn(&T) -> String,
 ) -> anyhow::Result<()> {
     if args.json {
-        return cli::print_json(answer);
+        return verb::print_json(answer);
     }
-    cli::print(&text(answer))
+    verb::print(&text(answer))
 }
 
 #[cfg(test)]

@@ -3,25 +3,28 @@
 //! the control thread ever waits for it. What is to be done decides
 //! [`posthaste_control::follower::Follower`]; this carries it out.
 
-use std::collections::BTreeMap;
-use std::io::Write;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
 use posthaste_control::message::{Link, LinkState};
+use posthaste_relay::chain::Chains;
 use posthaste_relay::clock::Clock;
 use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
 
-use crate::admin::api::control_client as api;
+use crate::api::control_client as api;
 use crate::destinations::{Destinations, Samples, prefix_of};
-use crate::measure::{Report, State};
-use crate::node::Node;
+use posthaste_config::Config;
+use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::{Waker, lock, spawn};
+use posthaste_measure::{Report, ReportSink, State};
 
 mod disk;
 mod observations;
@@ -31,8 +34,10 @@ mod thread;
 
 pub(crate) use observations::Observations;
 pub(crate) use plan_overlay::{PlanOverlay, PrefixOwner};
-use thread::Thread;
+use thread::{KEPT, Thread};
 
+/// Stack of the thread.
+const STACK_BYTES: usize = 1 << 20;
 /// How long somebody waits who asks the thread for something.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -65,8 +70,23 @@ struct Shared {
     links: Mutex<BTreeMap<u64, Link>>,
     requests_: Mutex<Vec<Ask>>,
     status: Mutex<Option<api::Follow>>,
-    wake: Mutex<Option<UnixStream>>,
+    /// Set when the thread starts.
+    waker: OnceLock<Waker>,
     stopped: AtomicBool,
+}
+
+/// The node, as the thread that follows a controller sees it.
+pub(crate) trait PlanTarget: Debug + Send + Sync {
+    /// The peers and chains in force.
+    fn chains(&self) -> Arc<Chains>;
+    /// Extends the configuration by a controller's plan. It applies to flows that begin from now
+    /// on; open relays keep their chains.
+    ///
+    /// # Errors
+    /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
+    fn set_extension(&self, plan_overlay: PlanOverlay) -> anyhow::Result<()>;
+    /// Measures links at the interval that a controller requests, within bounds.
+    fn set_wanted(&self, wanted: HashMap<NodeId, Duration>);
 }
 
 /// The hold of others on the thread that follows a controller, if there is one.
@@ -83,7 +103,7 @@ impl ControlClient {
             links: Mutex::default(),
             requests_: Mutex::default(),
             status: Mutex::default(),
-            wake: Mutex::default(),
+            waker: OnceLock::new(),
             stopped: AtomicBool::default(),
         }))
     }
@@ -92,45 +112,26 @@ impl ControlClient {
     ///
     /// # Errors
     /// There is no thread for it, or what was kept cannot be used.
-    pub(crate) fn start(&self, node: &Arc<Node>) -> anyhow::Result<Option<JoinHandle<()>>> {
-        let config = node.config().clone();
+    pub(crate) fn start(
+        &self,
+        config: &Config,
+        node: Arc<dyn PlanTarget>,
+        log: &Log,
+    ) -> anyhow::Result<Option<JoinHandle<()>>> {
         let Some(settings) = config.follow.clone() else {
             return Ok(None);
         };
-        let (wake, woken) = UnixStream::pair().context("make a pipe for following")?;
-        for end in [&wake, &woken] {
-            end.set_nonblocking(true).context("prepare a pipe")?;
-        }
-        *lock(&self.0.wake) = Some(wake);
-        let mut following = Thread::new(Arc::clone(&self.0), Arc::clone(node), &config, settings)?;
+        let _ = self.0.waker.set(Waker::new().context("make a waker")?);
+        let mut following =
+            Thread::new(Arc::clone(&self.0), (node, log.clone()), config, settings)?;
         following.turn();
-        let thread = std::thread::Builder::new()
-            .name("posthaste-plan".into())
-            .stack_size(1 << 20)
-            .spawn(move || following.run(woken))
-            .context("start the thread that follows the controller")?;
-        Ok(Some(thread))
+        let run = move || following.run();
+        spawn("posthaste-plan", STACK_BYTES, &KEPT, log.clone(), run).map(Some)
     }
 
     /// Ends the thread, soon.
     pub(crate) fn stop(&self) {
         self.0.stopped.store(true, Ordering::Relaxed);
-        self.wake();
-    }
-
-    /// A link was measured, and is not what it was.
-    pub(crate) fn on_report(&self, report: &Report) {
-        let state = match (report.state, report.rtt_us) {
-            (State::Dead, _) => LinkState::Dead,
-            (State::Up, Some(rtt_us)) => LinkState::Up {
-                rtt_us,
-                loss_ppm: report.loss_ppm,
-                rate: None,
-            },
-            _ => LinkState::Unmeasured,
-        };
-        let to = report.peer.into();
-        lock(&self.0.links).insert(to, Link { to, state });
         self.wake();
     }
 
@@ -162,7 +163,7 @@ impl ControlClient {
     /// Takes the key of a node that was told last for the one that counts. Whether there is such a
     /// node; nothing if nobody follows a controller.
     pub(crate) fn forget_key(&self, name: &str) -> Option<bool> {
-        lock(&self.0.wake).as_ref()?;
+        self.0.waker.get()?;
         let (answer, answered) = channel();
         lock(&self.0.requests_).push(Ask::Forget(name.to_owned(), answer));
         self.wake();
@@ -170,14 +171,25 @@ impl ControlClient {
     }
 
     fn wake(&self) {
-        if let Some(wake) = lock(&self.0.wake).as_mut() {
-            // A full pipe wakes the thread as well.
-            let _ = wake.write(&[0]);
+        if let Some(waker) = self.0.waker.get() {
+            waker.wake();
         }
     }
 }
 
-/// A panic in another thread ends the process, so no lock stays poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl ReportSink for ControlClient {
+    fn on_report(&self, report: &Report) {
+        let state = match (report.state, report.rtt_us) {
+            (State::Dead, _) => LinkState::Dead,
+            (State::Up, Some(rtt_us)) => LinkState::Up {
+                rtt_us,
+                loss_ppm: report.loss_ppm,
+                rate: None,
+            },
+            _ => LinkState::Unmeasured,
+        };
+        let to = report.peer.into();
+        lock(&self.0.links).insert(to, Link { to, state });
+        self.wake();
+    }
 }

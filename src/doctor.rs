@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::cli;
+use crate::verb;
 use posthaste_config::Config;
 
 mod checks;
@@ -107,9 +107,9 @@ impl Diagnosis {
 pub(crate) fn run(config: &Config, json: bool) -> anyhow::Result<ExitCode> {
     let diagnosis = Diagnosis::of(&Host::read(config), config);
     if json {
-        cli::print_json(&diagnosis)?;
+        verb::print_json(&diagnosis)?;
     } else {
-        cli::print(&diagnosis.text())?;
+        verb::print(&diagnosis.text())?;
     }
     Ok(ExitCode::from(u8::from(diagnosis.failed > 0)))
 }

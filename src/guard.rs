@@ -27,11 +27,12 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
 use posthaste_bpf::Orphans;
 
-use crate::admin::api;
+use crate::api;
 use crate::host::{self, Claim};
-use crate::journal::Log;
-use crate::{memory, privileges};
+use crate::memory;
 use posthaste_config::Transparent;
+use posthaste_daemon::log::Log;
+use posthaste_daemon::privileges;
 
 mod again;
 

@@ -12,8 +12,9 @@ use anyhow::Context;
 use posthaste_netlink::Netlink;
 use serde::Serialize;
 
-use crate::{admin, cli, privileges};
+use crate::{reach, verb};
 use posthaste_config::{Config, Transparent};
+use posthaste_daemon::privileges;
 
 mod changes;
 mod conflicts;
@@ -161,7 +162,7 @@ pub(crate) struct Kept {
 pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     // Fails quickly; the claim would wait for a guard first.
-    admin::ensure_alone(&config.admin_socket)?;
+    reach::ensure_alone(&config.admin_socket)?;
     let claim = Claim::take()?;
     let change = claim.change()?;
     if !claim.is_alone()? {
@@ -189,7 +190,7 @@ pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Resul
 
 fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
     if json {
-        return cli::print_json(report);
+        return verb::print_json(report);
     }
     let mut text = String::new();
     for line in report.done.iter().chain(&report.notes) {
@@ -199,5 +200,5 @@ fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
     if report.done.is_empty() {
         text.push_str("nothing to do\n");
     }
-    cli::print(&text)
+    verb::print(&text)
 }

@@ -9,8 +9,8 @@ use posthaste_relay::intercept::{Closed, PathSettings};
 use posthaste_relay::policy::Policy;
 
 use crate::host::{Conntrack, Destroyer};
-use crate::journal::Log;
 use posthaste_config::Config;
+use posthaste_daemon::log::Log;
 
 /// The log message for a host that blocks relays.
 const BLOCKED: &str = "this host drops packets of relays: connections are forwarded unrelayed for \

@@ -11,8 +11,8 @@ use clap::Subcommand;
 use posthaste_control::identity::Identity;
 use posthaste_wire::auth::KEY_BYTES;
 
-use crate::cli::{self, AdminArgs};
 use crate::client;
+use crate::verb::{self, AdminArgs};
 
 /// Bound on the bytes read of a secret file: one secret and white space.
 const FILE_BYTES_MAX: u64 = 256;
@@ -48,10 +48,10 @@ pub(crate) enum KeysVerb {
 /// Executes the verb.
 pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
     match verb {
-        KeysVerb::Generate { output: None } => cli::print(&(generate()? + "\n")),
+        KeysVerb::Generate { output: None } => verb::print(&(generate()? + "\n")),
         KeysVerb::Generate { output: Some(file) } => write_new(file, &(generate()? + "\n")),
         KeysVerb::Identity { output } => make_identity(output),
-        KeysVerb::Public { file } => cli::print(&format!("{}\n", identity(file)?.public())),
+        KeysVerb::Public { file } => verb::print(&format!("{}\n", identity(file)?.public())),
         KeysVerb::Forget { name, admin } => client::forget_key(name, admin),
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
 /// Makes a secret, and prints the public key.
 fn make_identity(output: &Path) -> anyhow::Result<()> {
     write_new(output, &(generate()? + "\n"))?;
-    cli::print(&format!("{}\n", identity(output)?.public()))
+    verb::print(&format!("{}\n", identity(output)?.public()))
 }
 
 /// The identity whose secret is in a file.

@@ -7,29 +7,26 @@ use clap::Parser;
 
 mod admin;
 mod affinity;
+mod api;
 mod chains;
 mod cli;
 mod client;
 mod control_client;
-mod controller;
 mod destinations;
 mod doctor;
 mod guard;
 mod host;
 mod intercept;
-mod journal;
 mod keys;
-mod measure;
 mod memory;
-mod metrics;
 mod node;
-mod notify;
 mod plan;
-mod privileges;
+mod reach;
 mod run;
 mod saved;
 mod tryout;
 mod upgrade;
+mod verb;
 
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {

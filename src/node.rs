@@ -11,14 +11,14 @@ use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
-use posthaste_relay::chain::Encapsulation;
+use posthaste_relay::chain::{Chains, Encapsulation};
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::Policy;
@@ -26,21 +26,24 @@ use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
 
-use crate::control_client::{ControlClient, PlanOverlay, PrefixOwner};
+use crate::control_client::{ControlClient, PlanOverlay, PlanTarget, PrefixOwner};
 use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
 use crate::intercept::{self, WorkerHost};
-use crate::journal::Log;
-use crate::measure::{Measure, Reflectors};
-use crate::upgrade::Descriptor;
 use crate::upgrade::take::{Barrier, Sockets};
-use crate::{admin, affinity, host, journal, privileges};
+use crate::upgrade::{Descriptor, Kind};
+use crate::{admin, affinity, host, reach};
 use posthaste_config::Config;
+use posthaste_daemon::log::Log;
+use posthaste_daemon::thread::lock;
+use posthaste_daemon::{log, privileges};
+use posthaste_measure::{Measure, Reflectors};
 
 mod handover;
 mod interfaces;
 mod listeners;
+mod operations;
 
 pub(crate) use handover::take_over;
 use handover::{Entry, Inheritance};
@@ -81,7 +84,7 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     privileges::require(&privileges::NODE)?;
     // Checked before the claim, which waits up to 5 s for a guard: an operator who starts a node
     // twice reads at once which one runs.
-    admin::ensure_alone(&config.admin_socket)?;
+    reach::ensure_alone(&config.admin_socket)?;
     privileges::raise_open_files()?;
     let claim = Claim::take()?;
     let successions = claim.count_succession()?;
@@ -126,7 +129,12 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     } = prepared;
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
     let following = ControlClient::new(samples, clock);
-    let measure = Measure::new(&config, reflectors, &handles, following.clone());
+    let measure = Measure::new(
+        &config,
+        reflectors,
+        &handles,
+        (following.clock().clone(), Box::new(following.clone())),
+    );
     let inheritance = entry.inheritance(shared);
     let parts = (log, measure, following, inheritance);
     let node = Node::new(path, config, loaded, parts, &handles)?;
@@ -143,7 +151,9 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     privileges::keep_only(&privileges::RUNNING)?;
     node.measure.configure(&node.config(), &node.log)?;
     let node = Arc::new(node);
-    let following = node.following.start(&node)?;
+    // Cloned: a plan that was kept is applied before this returns, and locks the configuration.
+    let config = node.config().clone();
+    let following = node.following.start(&config, node.clone(), &node.log)?;
     entry.notify_peer();
     let ended = admin::serve(&node, listeners);
     node.measure.stop();
@@ -206,7 +216,7 @@ struct Prepared {
     /// Sockets that a successor continues with and no worker has.
     shared: Vec<(Descriptor, OwnedFd)>,
     log: Log,
-    writer: journal::Writer,
+    writer: log::Writer,
     workers: Vec<worker::Starting>,
     /// What workers report of ended relays; `None` without a controller.
     samples: Option<Samples>,
@@ -228,17 +238,13 @@ impl Prepared {
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
         host::install(config)?;
-        let (log, writer) = journal::start(config.node.log_connections)?;
+        let (log, writer) = log::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
         if config.transparent.enabled && least_port > 0 {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
-        for warning in config
-            .warnings
-            .iter()
-            .chain(&admin::reach::obstacle(config))
-        {
+        for warning in config.warnings.iter().chain(&reach::obstacle(config)) {
             log.warn(warning, &[]);
         }
         let policy = Arc::new(config.policy.clone());
@@ -267,7 +273,9 @@ impl Prepared {
                 )
             })
             .collect::<anyhow::Result<_>>()?;
-        let reflectors = Reflectors::open(config, &log, sockets);
+        let reflectors = Reflectors::open(config, &log, |address| {
+            sockets.as_mut()?.take(Kind::Reflector, address)
+        });
         let shared = handover::shared(config, &listeners, &reflectors)?;
         // Listed after `listeners` subscribed to changes, so that no interface is missed in
         // between.
@@ -350,126 +358,13 @@ impl Node {
         lock(&self.config)
     }
 
-    /// Path of the configuration file.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
-    }
-
     fn redirect(&self) -> MutexGuard<'_, Redirect> {
         lock(&self.redirect)
-    }
-
-    /// Counters of the redirect programs: name, documentation, value.
-    pub(crate) fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
-        self.redirect().stats()
-    }
-
-    /// The state of the links to peers.
-    pub(crate) fn links(&self) -> admin::api::links::Links {
-        self.measure.status(&self.config())
-    }
-
-    /// Measures links at the interval that a controller requests, within bounds.
-    pub(crate) fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
-        self.measure.set_wanted(wanted);
-    }
-
-    /// Reads the configuration file again and puts its rules, timeouts, socket
-    /// settings and limits in force for new relays. Returns the keys that
-    /// changed and need a restart. On error the former stays in force.
-    pub(crate) fn reload(&self) -> anyhow::Result<Vec<String>> {
-        let Some(path) = &self.path else {
-            bail!("there is no configuration file to read: the node was started without one");
-        };
-        // Held until the end: a plan that arrives meanwhile must extend the new file, not the
-        // former one.
-        let plan_overlay = lock(&self.plan_overlay);
-        let (file, restart) = lock(&self.file).adopt(Config::load(path)?);
-        let next = match &*plan_overlay {
-            Some(plan_overlay) => plan_overlay.extend(&file),
-            None => file.clone(),
-        };
-        // The first socket of a node that did without needs it.
-        host::install(&next)?;
-        // Programs first. Until a worker has the policy below, it finds no rule list for the new
-        // generation and classifies the flow itself (`Rules::for_event`).
-        let generation = intercept::set_rules(&mut self.redirect(), &next)?;
-        self.report_packet_path();
-        set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
-        set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
-        self.redirect().set_observing(intercept::observing(&next))?;
-        let policy = Arc::new(next.policy.clone());
-        for worker in &self.workers {
-            worker.send(Command::Policy {
-                policy: Arc::clone(&policy),
-                generation,
-            });
-        }
-        self.measure.configure(&next, &self.log)?;
-        self.log.log_connections(next.node.log_connections);
-        for warning in &next.warnings {
-            self.log.warn(warning, &[]);
-        }
-        *lock(&self.file) = file;
-        *self.config() = next;
-        Ok(restart)
-    }
-
-    /// Extends the configuration by a controller's plan. It applies to flows that begin from now
-    /// on; open relays keep their chains.
-    ///
-    /// # Errors
-    /// Other peers cannot be measured, or hops to them started as they should; all the rest is done.
-    pub(crate) fn set_extension(&self, plan_overlay: PlanOverlay) -> anyhow::Result<()> {
-        let mut known = lock(&self.plan_overlay);
-        let next = plan_overlay.extend(&lock(&self.file));
-        *known = Some(plan_overlay);
-        let chains = Arc::clone(&next.policy.chains);
-        let others = chains.peers != self.config().policy.chains.peers;
-        for worker in &self.workers {
-            worker.send(Command::Chains(Arc::clone(&chains)));
-        }
-        *self.config() = next.clone();
-        // Plans may follow each other within a second (0014), members change rarely: maps and
-        // probes are left alone unless peers differ.
-        if others {
-            set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
-            self.measure.configure(&next, &self.log)?;
-        }
-        Ok(())
     }
 
     /// The node that a controller names as owner of the destination's prefix.
     pub(crate) fn whose(&self, destination: IpAddr) -> Option<PrefixOwner> {
         lock(&self.plan_overlay).as_ref()?.whose(destination)
-    }
-
-    /// Installs rule and route again if another program removed them: without the rule, every
-    /// packet of a relay is dropped, since ip_forward() drops what early demultiplexing assigned to
-    /// a local socket.
-    pub(crate) fn restore_routing(&self) {
-        match host::install(&self.config()) {
-            Ok(report) if report.done.is_empty() => {}
-            Ok(report) => {
-                let done = report.done.join(", ");
-                self.log.warn(
-                    "our routing rule or route was removed",
-                    &[("restored", &done)],
-                );
-            }
-            Err(error) => {
-                self.log
-                    .error("could not restore our routing", &[("error", &error)]);
-            }
-        }
-    }
-
-    /// Begins a new epoch: what was observed before `change` permits no relay any more.
-    pub(crate) fn observe_anew(&self, change: host::HostChange) {
-        let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
-        self.log
-            .info("the host changed: destinations are observed again", fields);
-        self.forget_profiles();
     }
 
     /// Begins a new epoch of profiles, and reads whether the firewall limits forwarded connections,
@@ -489,31 +384,34 @@ impl Node {
                 .error("could not clear the profiles", &[("error", &error)]);
         }
     }
+}
 
-    /// At most `most` profiles of destinations.
-    pub(crate) fn observed(&self, most: usize) -> anyhow::Result<admin::api::observed::Observed> {
-        let redirect = self.redirect();
-        Ok(admin::api::observed::Observed::of(
-            &redirect.profiles(most + 1)?,
-            most,
-            sys::monotonic(),
-        ))
+impl PlanTarget for Node {
+    fn chains(&self) -> Arc<Chains> {
+        Arc::clone(&self.config().policy.chains)
     }
 
-    /// Whether repeated failed trials showed that this host drops packets of relays; flows that
-    /// have to be observed are forwarded then.
-    pub(crate) fn is_blocked(&self) -> bool {
-        let until = self.redirect().blocked_until();
-        until.is_ok_and(|until| sys::monotonic() < until)
-    }
-
-    /// Forwards new flows and lets open relays end by themselves, until the deadline.
-    pub(crate) fn drain(&self, deadline: Duration) {
+    fn set_extension(&self, plan_overlay: PlanOverlay) -> anyhow::Result<()> {
+        let mut known = lock(&self.plan_overlay);
+        let next = plan_overlay.extend(&lock(&self.file));
+        *known = Some(plan_overlay);
+        let chains = Arc::clone(&next.policy.chains);
+        let others = chains.peers != self.config().policy.chains.peers;
         for worker in &self.workers {
-            worker.send(Command::Drain { deadline });
+            worker.send(Command::Chains(Arc::clone(&chains)));
         }
-        // systemd does not end them (KillMode=process), so the node that is stopped has to (0019).
-        self.predecessors().drain(deadline);
+        *self.config() = next.clone();
+        // Plans may follow each other within a second (0014), members change rarely: maps and
+        // probes are left alone unless peers differ.
+        if others {
+            set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
+            self.measure.configure(&next, &self.log)?;
+        }
+        Ok(())
+    }
+
+    fn set_wanted(&self, wanted: HashMap<NodeId, Duration>) {
+        self.measure.set_wanted(wanted);
     }
 }
 
@@ -623,9 +521,4 @@ fn start_worker(
         ))
     };
     worker::spawn(settings, Box::new(ends), open).with_context(|| format!("start worker {index}"))
-}
-
-/// A panic in another thread ends the process, so no lock stays poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

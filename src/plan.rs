@@ -22,7 +22,7 @@ mod pair;
 mod read;
 mod show;
 
-use crate::cli;
+use crate::verb;
 use all::All;
 use pair::Pair;
 use read::{Format, Network};
@@ -131,9 +131,9 @@ fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Re
         let all = All::of(&planner, &network.names, &transfers);
         if args.json {
             let answer = &all;
-            return cli::print_json(&Document { warnings, answer });
+            return verb::print_json(&Document { warnings, answer });
         }
-        return cli::print(&show::all(&all));
+        return verb::print(&show::all(&all));
     };
     let ends = (node(network, args, from)?, node(network, args, to)?);
     ensure!(
@@ -152,9 +152,9 @@ fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Re
     }
     if args.json {
         let answer = &pair;
-        return cli::print_json(&Document { warnings, answer });
+        return verb::print_json(&Document { warnings, answer });
     }
-    cli::print(&show::pair(&pair))
+    verb::print(&show::pair(&pair))
 }
 
 impl PlanArgs {

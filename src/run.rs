@@ -22,7 +22,7 @@ use posthaste_bpf as bpf;
 use posthaste_relay::policy::Prefix;
 use posthaste_relay::sys;
 
-use crate::privileges;
+use posthaste_daemon::privileges;
 
 mod cgroup;
 mod child;

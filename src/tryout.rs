@@ -14,9 +14,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use crate::admin::api::Status;
-use crate::cli::{self, ConfigArgs};
+use crate::api::Status;
 use crate::client;
+use crate::verb::{self, ConfigArgs};
 use posthaste_config::Config;
 
 mod lines;
@@ -100,9 +100,9 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
         services,
     };
     if args.json {
-        cli::print_json(&outcome)?;
+        verb::print_json(&outcome)?;
     } else {
-        cli::print(&table::text(&outcome))?;
+        verb::print(&table::text(&outcome))?;
     }
     Ok(ExitCode::SUCCESS)
 }

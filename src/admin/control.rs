@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -14,15 +14,16 @@ use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
 use tokio::sync::{Notify, watch};
 
-use super::api::control_client::Follow;
-use super::api::links::Links;
-use super::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use super::operations::Operations;
 use super::rules::{self, RuleTotal};
 use super::socket::Place;
-use crate::journal::Timestamp;
-use crate::notify;
+use crate::api::control_client::Follow;
+use crate::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
 use crate::upgrade;
+use posthaste_daemon::log::Timestamp;
+use posthaste_daemon::notify;
+use posthaste_daemon::thread::lock;
+use posthaste_measure::documents::Links;
 
 /// One per node.
 pub(super) struct Control {
@@ -96,19 +97,16 @@ impl Control {
     /// A receiver that ends when the metrics server must close.
     pub(super) fn open_metrics(&self) -> watch::Receiver<()> {
         let (open, closing) = watch::channel(());
-        *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        *lock(&self.metrics) = Some(open);
         closing
     }
 
     pub(super) fn close_metrics(&self) {
-        self.metrics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        lock(&self.metrics).take();
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.requests)
     }
 
     pub(super) fn workers(&self) -> &[Handle] {
@@ -135,10 +133,7 @@ impl Control {
 
     /// Reloads the configuration, and reports that to the log and to systemd.
     pub(super) fn reload(&self) -> anyhow::Result<ReloadReport> {
-        let _alone = self
-            .reloading
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.reloading);
         if self.state() == State::Replaced {
             bail!(
                 "another process has taken this node's place, and has a configuration of its own"
@@ -275,46 +270,46 @@ impl Control {
 
 /// All figures of a node at one moment.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) state: State,
+pub(super) struct Snapshot {
+    pub(super) state: State,
     /// Since 1970.
-    pub(crate) started: Duration,
-    pub(crate) workers: usize,
-    pub(crate) totals: Totals,
+    pub(super) started: Duration,
+    pub(super) workers: usize,
+    pub(super) totals: Totals,
     /// The redirect program's counters: name, documentation, value.
-    pub(crate) redirect: Vec<(&'static str, &'static str, u64)>,
-    pub(crate) interfaces: Vec<Interface>,
-    pub(crate) guard: Guard,
-    pub(crate) links: Links,
+    pub(super) redirect: Vec<(&'static str, &'static str, u64)>,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) guard: Guard,
+    pub(super) links: Links,
     /// The controller of this node, if any.
-    pub(crate) follow: Option<Follow>,
-    pub(crate) reloads: Reloads,
+    pub(super) follow: Option<Follow>,
+    pub(super) reloads: Reloads,
     /// Log lines of the node itself that were dropped.
-    pub(crate) events_dropped: u64,
+    pub(super) events_dropped: u64,
     /// Nodes that this one has replaced and that still carry relays.
-    pub(crate) replaced: usize,
+    pub(super) replaced: usize,
 }
 
 /// The workers' counters, summed.
 #[derive(Debug)]
-pub(crate) struct Totals {
-    pub(crate) counters: Vec<Total>,
+pub(super) struct Totals {
+    pub(super) counters: Vec<Total>,
     /// Relays ended, by label of the outcome.
-    pub(crate) ended: Vec<(&'static str, u64)>,
+    pub(super) ended: Vec<(&'static str, u64)>,
     /// Requests denied, by label of the reason.
-    pub(crate) denied: Vec<(&'static str, u64)>,
+    pub(super) denied: Vec<(&'static str, u64)>,
     /// Durations and savings of relays, by rule.
-    pub(crate) rules: Vec<RuleTotal>,
+    pub(super) rules: Vec<RuleTotal>,
 }
 
 /// One counter, summed over the workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Total {
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
+pub(super) struct Total {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
     /// Whether it is monotonic.
-    pub(crate) grows: bool,
-    pub(crate) value: u64,
+    pub(super) grows: bool,
+    pub(super) value: u64,
 }
 
 impl Totals {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_relay::control::{Command, Handle, RelayId, RelayInfo};
 
-use super::api::{Detail, Relay, Relays};
+use crate::api::{Detail, Relay, Relays};
 use crate::chains::Workers;
 
 /// How long a worker may take to answer before it counts as stuck.

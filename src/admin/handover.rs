@@ -8,8 +8,8 @@ use anyhow::{Context, ensure};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use super::api::State;
 use super::control::Control;
+use crate::api::State;
 use crate::upgrade::give::{Giver, Listener, Replacing, Successor};
 use crate::upgrade::{Descriptor, Offered};
 

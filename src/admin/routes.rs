@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State as Shared};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use posthaste_daemon::http::{answer, health, metrics, not_found, refuse};
 use posthaste_relay::control::RelayId;
 use serde::Deserialize;
 
-use super::api::{Draining, Refusal, State};
 use super::control::Control;
 use super::fleet;
+use super::metrics::render;
+use crate::api::{Draining, State};
 use crate::chains::{self, Question};
-use crate::metrics;
 
 /// Relays listed when the request has no limit.
 const LIST_LIMIT: usize = 1000;
@@ -37,7 +38,7 @@ pub(super) fn admin(control: Arc<Control>) -> Router {
         .route("/keys/{name}", delete(forget_key))
         .route("/drain", post(drain))
         .route("/reload", post(reload))
-        .fallback(nothing)
+        .fallback(not_found)
         .with_state(control)
 }
 
@@ -47,7 +48,7 @@ pub(super) fn observation(control: Arc<Control>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
-        .fallback(nothing)
+        .fallback(not_found)
         .with_state(control)
 }
 
@@ -151,7 +152,7 @@ async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response
         ),
         None => refuse(
             StatusCode::CONFLICT,
-            "this node follows no controller, or it does not answer".to_owned(),
+            "this node follows no controller, or it does not answer",
         ),
     })
     .await
@@ -179,20 +180,13 @@ async fn reload(Shared(control): Node) -> Response {
 }
 
 async fn show_metrics(Shared(control): Node) -> Response {
-    answer(move || {
-        let kind = [(
-            header::CONTENT_TYPE,
-            "text/plain; version=0.0.4; charset=utf-8",
-        )];
-        (kind, metrics::render(&control.snapshot()))
-    })
-    .await
+    answer(move || metrics(render(&control.snapshot()))).await
 }
 
 /// The process runs, and every worker's loop runs.
 async fn healthy(Shared(control): Node) -> Response {
     answer(move || {
-        verdict(
+        health(
             fleet::alive(control.workers()),
             "ok\n",
             "a worker does not answer\n",
@@ -212,48 +206,18 @@ async fn ready(Shared(control): Node) -> Response {
         // Without interception only listeners matter.
         let good = attached || !control.node.configuration().transparent.enabled;
         match control.state() {
-            State::Ready => verdict(good, "ready\n", "attached to no interface\n"),
-            State::Draining => verdict(false, "", "draining\n"),
-            State::Replaced => verdict(false, "", "replaced\n"),
+            State::Ready => health(good, "ready\n", "attached to no interface\n"),
+            State::Draining => health(false, "", "draining\n"),
+            State::Replaced => health(false, "", "replaced\n"),
         }
     })
     .await
-}
-
-async fn nothing() -> Response {
-    refuse(StatusCode::NOT_FOUND, "there is nothing here".into())
-}
-
-fn verdict(good: bool, yes: &str, no: &str) -> Response {
-    let (code, text) = if good {
-        (StatusCode::OK, yes)
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, no)
-    };
-    (code, text.to_owned()).into_response()
 }
 
 fn no_such_relay(id: &str) -> Response {
     refuse(StatusCode::NOT_FOUND, format!("there is no relay {id}"))
 }
 
-fn refuse(code: StatusCode, error: String) -> Response {
-    (code, Json(Refusal { error })).into_response()
-}
-
 fn parse_id(text: &str) -> Option<RelayId> {
     u64::from_str_radix(text, 16).ok().map(RelayId)
-}
-
-/// Runs work that may wait for workers, files or locks off the runtime's thread.
-async fn answer<T: IntoResponse + Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Response {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(answer) => answer.into_response(),
-        Err(_) => refuse(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the node failed to answer".into(),
-        ),
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_relay::control::Handle;
 use posthaste_relay::tally::{Distribution, Tally};
 
-use super::api::saved::{Bucket, Histogram, Rule, Saved};
+use crate::api::saved::{Bucket, Histogram, Rule, Saved};
 
 /// Histograms of times are in microseconds.
 pub(crate) const US_PER_SECOND: f64 = 1e6;

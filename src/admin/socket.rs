@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 
-use super::reach::{Reached, reach};
+use crate::reach::ensure_alone;
 use posthaste_config::groups::Group;
 
 /// The admin socket. Dropping it removes its file.
@@ -139,16 +139,6 @@ fn give_to(path: &Path, group: &Group) -> anyhow::Result<()> {
             path.display()
         )
     })
-}
-
-/// Fails when a node listens at `path`, or when that is unknown.
-pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
-    let shown = path.display();
-    match reach(path) {
-        Reached::Answered(_) => bail!("another node runs here: it answers at {shown}"),
-        Reached::Unknown(why) => bail!("cannot tell whether another node runs here: {why}"),
-        Reached::Nobody(_) => Ok(()),
-    }
 }
 
 fn remove_stale(path: &Path) -> anyhow::Result<()> {

@@ -11,15 +11,15 @@ use std::thread::JoinHandle;
 
 use posthaste_relay::control::Handle;
 
-use super::api::control_client::Follow;
-use super::api::links::Links;
-use super::api::observed::Observed;
-use super::api::{Interface, ReloadReport, Reloads};
 use super::*;
+use crate::api::control_client::Follow;
+use crate::api::observed::Observed;
+use crate::api::{self, Interface, ReloadReport, Reloads};
 use crate::chains::Followed;
 use crate::host::{Claim, HostChange, LinkEvent};
-use crate::journal::{self, Log};
 use crate::upgrade::{Descriptor, Predecessors};
+use posthaste_daemon::log::{self, Log};
+use posthaste_measure::documents::Links;
 
 /// A node that only records calls.
 struct Fake {
@@ -118,7 +118,7 @@ struct Served {
 
 impl Served {
     fn start(name: &str) -> Self {
-        let (log, _) = journal::start(false).unwrap();
+        let (log, _) = log::start(false).unwrap();
         let node = Arc::new(Fake {
             log,
             drains: Mutex::default(),

@@ -11,7 +11,7 @@ use posthaste_relay::sys;
 
 use super::planned::{Case, Followed};
 use super::{Workers, direct, next_hops};
-use crate::admin::api::chains as api;
+use crate::api::chains as api;
 use posthaste_config::{Config, action_word, ports_word};
 
 /// The flow of the request.

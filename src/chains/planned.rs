@@ -6,8 +6,8 @@ use posthaste_relay::chain::{NextHop, Route};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::Rule;
 
-use crate::admin::api::chains as api;
-use crate::admin::api::control_client::Plan;
+use crate::api::chains as api;
+use crate::api::control_client::Plan;
 use crate::control_client::{Experience, PrefixOwner};
 use crate::destinations::{prefix_of, prefix_word};
 use posthaste_config::Config;

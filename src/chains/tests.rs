@@ -10,7 +10,7 @@ use posthaste_wire::header::NodeId;
 use posthaste_control::message::Egress;
 
 use super::*;
-use crate::admin::api::control_client::Plan;
+use crate::api::control_client::Plan;
 use crate::control_client::{Experience, PrefixOwner};
 use posthaste_config::invariants::HOST;
 

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{present, query, show};
-use crate::admin::api::chains::{
+use crate::api::chains::{
     AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
 };
 use crate::chains::{Question, explain as explain_config};
-use crate::cli::AdminArgs;
+use crate::verb::AdminArgs;
 use posthaste_config::{Config, transfer_size};
 
 /// Default port of a destination.

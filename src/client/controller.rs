@@ -5,14 +5,13 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{http, show};
-use crate::admin::api::Refusal;
-use crate::cli;
-use crate::controller::api::documents::{Link, Links, Node, Nodes, Status};
+use crate::verb;
+use posthaste_controller::documents::{Link, Links, Node, Nodes, Status};
 
 /// Links shown; of a larger overlay a selection is shown.
 const LINKS_MAX: usize = 200;
@@ -41,9 +40,9 @@ pub(super) fn status(url: &str, token_file: Option<&Path>, json: bool) -> anyhow
         nodes: nodes.nodes,
     };
     if json {
-        return cli::print_json(&overview);
+        return verb::print_json(&overview);
     }
-    cli::print(&text(&overview))
+    verb::print(&text(&overview))
 }
 
 /// Names are not resolved, as elsewhere: addresses are literals.
@@ -68,14 +67,7 @@ fn query<T: DeserializeOwned>(
         .set_read_timeout(Some(http::ANSWER_TIME_MAX))
         .context("bound the wait")?;
     let token = token.map(|word| format!("Authorization: Bearer {word}\r\n"));
-    let answer = http::exchange(stream, "GET", target, &token.unwrap_or_default())?;
-    if answer.code >= 300 {
-        let refusal = serde_json::from_slice::<Refusal>(&answer.body).map(|refusal| refusal.error);
-        let code = answer.code;
-        bail!(refusal.unwrap_or_else(|_| format!("the controller answered with HTTP {code}")));
-    }
-    let document = serde_json::from_slice(&answer.body);
-    document.context("understand the controller's answer (is it of another version?)")
+    http::exchange(stream, "GET", target, &token.unwrap_or_default())?.document("controller")
 }
 
 fn text(overview: &Overview) -> String {
@@ -151,8 +143,7 @@ fn link(link: &Link) -> [String; 6] {
 }
 
 fn seconds(seconds: f64) -> String {
-    let length = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    show::span(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
+    show::span(show::millis(seconds))
 }
 
 #[cfg(test)]

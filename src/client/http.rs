@@ -7,8 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use posthaste_daemon::http::Refusal;
+use serde::de::DeserializeOwned;
 
-use crate::admin::reach::{Reached, reach};
+use crate::reach::{Reached, reach};
 
 /// How long the node may take; its own timeouts are shorter.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -18,6 +20,25 @@ pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Answer {
     pub(super) code: u16,
     pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The document of a response of `server`; an error response is an error.
+    pub(super) fn document<T: DeserializeOwned>(&self, server: &str) -> anyhow::Result<T> {
+        if self.code >= 300 {
+            let refusal = serde_json::from_slice(&self.body).map(|Refusal { error }| error);
+            let code = self.code;
+            bail!(refusal.unwrap_or_else(|_| format!("the {server} answered with HTTP {code}")));
+        }
+        let body: &[u8] = if self.body.is_empty() {
+            b"{}"
+        } else {
+            &self.body
+        };
+        serde_json::from_slice(body).with_context(|| {
+            format!("understand the {server}'s answer (is it of another version?)")
+        })
+    }
 }
 
 /// Sends a request without a body.

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use super::{present, query, show};
-use crate::admin::api::links::{Link, Links};
-use crate::cli::AdminArgs;
+use crate::verb::AdminArgs;
+use posthaste_measure::documents::{Link, Links};
 
 /// The `links` verb.
 pub(crate) fn links(args: &AdminArgs) -> anyhow::Result<()> {
@@ -71,7 +71,7 @@ fn row(link: &Link) -> [String; 9] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::links::Reflector;
+    use posthaste_measure::documents::Reflector;
 
     #[test]
     fn unknown_not_zero() {

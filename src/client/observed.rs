@@ -2,8 +2,8 @@
 //! The `observed` verb: the profiles that a node has learned.
 
 use super::{observed_by, present, show};
-use crate::admin::api::observed::{Destination, Observed};
-use crate::cli::AdminArgs;
+use crate::api::observed::{Destination, Observed};
+use crate::verb::AdminArgs;
 
 /// The `observed` verb.
 pub(crate) fn observed(args: &AdminArgs, limit: usize) -> anyhow::Result<()> {

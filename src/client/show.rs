@@ -4,11 +4,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::admin::api::control_client::{Clock, Follow};
-use crate::admin::api::saved::{Histogram, Rule};
-use crate::admin::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
+use crate::api::control_client::{Clock, Follow};
+use crate::api::saved::{Histogram, Rule};
+use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
 use super::summary::short;
+use posthaste_daemon::http;
 
 /// The `status --all` verb.
 pub(super) fn all(status: &Status) -> String {
@@ -359,8 +360,7 @@ fn scaled(mut bytes: f64) -> String {
 }
 
 pub(super) fn millis(seconds: f64) -> u64 {
-    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+    http::millis(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// Milliseconds in the two largest units that fit.

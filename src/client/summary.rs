@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `status` verb in a few sentences: problems, what the node does, and its savings.
 
-use crate::admin::api::control_client::Follow;
-use crate::admin::api::saved::Saved;
-use crate::admin::api::{Replaced, State, Status};
+use crate::api::control_client::Follow;
+use crate::api::saved::Saved;
+use crate::api::{Replaced, State, Status};
 
 use super::show::{bytes, millis, own_clock, span};
 

@@ -2,21 +2,19 @@
 //! The thread that follows a controller: waits, reads what came, and does what the follower wants done.
 
 use std::fmt::Display;
-use std::io::Read;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caps::Capability;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFd;
 use posthaste_control::follower::{Action, Event, Follower};
 use posthaste_control::identity::Identity;
 use posthaste_control::message::{Hello, PlanVersion, VERSION};
 use posthaste_control::route_table::RouteTable;
 use posthaste_control::tls;
+use posthaste_daemon::http::{micros, millis};
 use posthaste_relay::{clock, sys};
 use posthaste_wire::header::NodeId;
 use rustls::ClientConfig;
@@ -24,32 +22,29 @@ use rustls::ClientConfig;
 use super::disk::Disk;
 use super::plan_overlay::PairKeys;
 use super::stream::Stream;
-use super::{Ask, Observations, PlanOverlay, Shared, lock};
-use crate::admin::api::control_client as api;
+use super::{Ask, Observations, PlanOverlay, PlanTarget, Shared};
+use crate::api::control_client as api;
 use crate::destinations::Samples;
-use crate::journal::{Level, Log, Quota};
-use crate::node::Node;
-use crate::privileges;
 use posthaste_config::{Config, Follow};
+use posthaste_daemon::log::{Level, Log, Quota};
+use posthaste_daemon::thread::{lock, wait};
 
 /// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
 /// links measured.
-const KEPT: [Capability; 3] = [
+pub(super) const KEPT: [Capability; 3] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_BPF,
 ];
 /// How long opening a stream may take.
 const DIAL_WITHIN: Duration = Duration::from_secs(10);
-/// Nothing is waited for longer.
-const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often observations of finished relays are read.
 const LEARN_EVERY: Duration = Duration::from_secs(3);
 
 /// All that the thread works with.
 pub(super) struct Thread {
     shared: Arc<Shared>,
-    node: Arc<Node>,
+    node: Arc<dyn PlanTarget>,
     settings: Follow,
     identity: Identity,
     mark: u32,
@@ -74,11 +69,10 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         shared: Arc<Shared>,
-        node: Arc<Node>,
+        (node, log): (Arc<dyn PlanTarget>, Log),
         config: &Config,
         settings: Follow,
     ) -> anyhow::Result<Self> {
-        let log = node.log.clone();
         let me = config.policy.chains.me.context("the node has no number")?;
         let identity = settings
             .secret
@@ -121,17 +115,9 @@ impl Thread {
     }
 
     /// Follows until it is told to stop.
-    pub(super) fn run(mut self, mut woken: UnixStream) {
-        if let Err(error) = privileges::keep_only(&KEPT) {
-            let error = format!("{error:#}");
-            self.log.warn(
-                "could not drop capabilities in the control-client thread",
-                &[("error", &error)],
-            );
-        }
+    pub(super) fn run(mut self) {
         while !self.shared.stopped.load(Ordering::Relaxed) {
-            self.wait(&woken);
-            while woken.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+            self.wait();
             self.turn();
         }
         if let Some(stream) = self.stream.take() {
@@ -198,21 +184,14 @@ impl Thread {
     }
 
     /// Waits until something is to be read or done.
-    fn wait(&self, woken: &UnixStream) {
+    fn wait(&self) {
         let learn_at = self.samples.is_some().then_some(self.learn_at);
         let deadline = [self.follower.deadline(), self.open_by, learn_at];
-        let now = sys::monotonic();
-        let wait = deadline.into_iter().flatten().min();
-        let wait = wait.map_or(WAIT_MAX, |at| at.saturating_sub(now).min(WAIT_MAX));
-        // The next whole millisecond, so as not to wake too early.
-        let wait_ms = i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
-        let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
-        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-        if let Some(stream) = &self.stream {
-            fds.push(PollFd::new(stream.socket(), stream.interest()));
+        let stream = self.stream.as_ref();
+        let stream = stream.map(|stream| PollFd::new(stream.socket(), stream.interest()));
+        if let Some(waker) = self.shared.waker.get() {
+            wait(waker, stream, deadline.into_iter().flatten().min());
         }
-        // A signal wakes it too early, and it waits again.
-        let _ = poll(&mut fds, timeout);
     }
 
     /// Takes the stream as far as it goes.
@@ -322,8 +301,7 @@ impl Thread {
             self.log
                 .error("could not apply the plan", &[("error", &error)]);
         }
-        let config = self.node.config();
-        let peers = &config.policy.chains;
+        let peers = self.node.chains();
         self.follower
             .retain_links(|to| NodeId::new(to).is_some_and(|id| peers.peer(id).is_some()));
     }
@@ -451,12 +429,4 @@ fn hello(config: &Config, me: NodeId, identity: &Identity) -> Hello {
         reflectors: config.measure.reflectors.clone(),
         holds: None,
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -12,8 +12,8 @@ use posthaste_relay::control::{Denied, Ended, Journal, Saved};
 use posthaste_relay::outcome::Outcome;
 
 use super::prefix_of;
-use crate::journal::Log;
 use crate::saved;
+use posthaste_daemon::log::Log;
 
 /// Bound on queued samples: several seconds of the busiest node.
 const WAITING_MAX: usize = 1 << 16;

@@ -5,8 +5,8 @@ use caps::Capability;
 
 use super::host::{Host, Presence};
 use super::{Finding, Level, listening, others};
-use crate::privileges;
 use posthaste_config::Config;
+use posthaste_daemon::privileges;
 
 /// A pure function of the snapshot and the configuration.
 pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;

@@ -13,9 +13,9 @@ use nix::unistd::Pid;
 use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
-use crate::admin::reach::{Reached, reach};
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, Rule};
+use crate::reach::{Reached, reach};
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 use super::Finding;
 use super::checks::{fail, ok, or_ok};
 use super::host::{Host, Presence};
-use crate::admin::reach;
+use crate::reach;
 use posthaste_config::Config;
 
 const CHECK: &str = "listening";

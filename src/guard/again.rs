@@ -19,8 +19,8 @@ use nix::unistd::{Pid, getpid, pipe2};
 
 use super::{Left, live};
 use crate::host::Claim;
-use crate::privileges;
 use posthaste_config::Transparent;
+use posthaste_daemon::privileges;
 
 /// This program: the link names the running file also after an upgrade replaced the path.
 const PROGRAM: &str = "/proc/self/exe";

@@ -7,25 +7,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use posthaste_relay::control::Command;
 use posthaste_relay::worker;
 
 use super::{Node, run_guarded, set_rules, wait_for};
+use crate::admin::{self, Operations};
 use crate::guard::Guard;
 use crate::host::{self, Claim};
-use crate::measure::Reflectors;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind, Predecessors, Succession, Word};
-use crate::{admin, notify, privileges};
 use posthaste_config::Config;
+use posthaste_daemon::{notify, privileges};
+use posthaste_measure::Reflectors;
 
-/// How long a worker may take to hand over its listeners.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long the kernel may take over the last bytes of finished relays.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 /// How much longer than this node its predecessors may take to end; they have the same deadline.
@@ -84,10 +81,10 @@ impl<'a> Entry<'a> {
 #[derive(Debug)]
 pub(super) struct Inheritance {
     guard: Arc<Guard>,
-    predecessors: Predecessors,
+    pub(super) predecessors: Predecessors,
     /// Sockets that no worker has.
-    shared: Vec<(Descriptor, OwnedFd)>,
-    replaced: AtomicBool,
+    pub(super) shared: Vec<(Descriptor, OwnedFd)>,
+    pub(super) replaced: AtomicBool,
 }
 
 /// Sockets that a successor continues with and no worker has.
@@ -194,70 +191,9 @@ impl Node {
         self.inheritance.replaced.load(Ordering::Relaxed)
     }
 
-    /// The nodes that it has replaced.
-    pub(crate) fn predecessors(&self) -> &Predecessors {
-        &self.inheritance.predecessors
-    }
-
-    /// Its part of the claim on the network namespace.
-    pub(crate) fn claim(&self) -> &Claim {
-        self.inheritance.guard.claim()
-    }
-
     /// The process that cleans up after it.
     pub(crate) fn guard(&self) -> &Guard {
         &self.inheritance.guard
-    }
-
-    /// Duplicates of the sockets that a successor continues with.
-    pub(crate) fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
-        let mut all = Vec::new();
-        for (descriptor, socket) in &self.inheritance.shared {
-            let socket = socket.try_clone().context("share a socket")?;
-            all.push((*descriptor, socket));
-        }
-        for worker in &self.workers {
-            let (answer, answers) = channel();
-            worker.send(Command::Listeners { answer });
-            let listeners = answers.recv_timeout(ANSWER_TIME_MAX);
-            let listeners = listeners.context("a worker does not answer")?;
-            all.extend(
-                listeners
-                    .context("share the listeners")?
-                    .into_iter()
-                    .map(|shared| {
-                        let kind = if shared.fixed {
-                            Kind::Fixed
-                        } else {
-                            Kind::Explicit
-                        };
-                        let address = shared.address;
-                        (Descriptor { kind, address }, shared.socket)
-                    }),
-            );
-        }
-        Ok(all)
-    }
-
-    /// Sets whether a successor's programs run behind those of this node. While they do, packets
-    /// that are not this node's are left for them.
-    pub(crate) fn set_followed(&self, followed: bool) -> anyhow::Result<()> {
-        Ok(self.redirect().set_followed(followed)?)
-    }
-
-    /// Leaves new flows to a successor, and all that there can be only one of: the stream to the
-    /// controller, and probes.
-    pub(crate) fn replace(&self, deadline: Duration) {
-        // Relaxed: the flag guards no data, and a late reader attaches one interface too many at
-        // worst.
-        self.inheritance.replaced.store(true, Ordering::Relaxed);
-        self.redirect().step_back();
-        for worker in &self.workers {
-            worker.send(Command::Replace { deadline });
-        }
-        // The controller knows a node by its key: two streams with one key would end each other.
-        self.following.stop();
-        self.measure.stop();
     }
 
     /// Waits for predecessors, which drain together with this node, and, unless another node

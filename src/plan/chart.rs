@@ -87,13 +87,7 @@ fn bar(svg: &mut String, chain: &Chain, y: f64, scale: f64) {
         );
         x += hop * scale;
     }
-    let is: Vec<&str> = chain.is.iter().map(|kind| kind.word()).collect();
-    let is = if is.is_empty() {
-        String::new()
-    } else {
-        format!("  ({})", is.join(", "))
-    };
-    let names = format!("{}{is}", chain.nodes.join(" - "));
+    let names = chain.title();
     text(svg, (LEFT, y + BAR + 14.0), 11.0, SOFT, "start", &names);
 }
 

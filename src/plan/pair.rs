@@ -59,6 +59,18 @@ impl Kind {
     }
 }
 
+impl Chain {
+    /// Its nodes, and what it is.
+    pub(super) fn title(&self) -> String {
+        let mut title = self.nodes.join(" - ");
+        let is: Vec<&str> = self.is.iter().map(|kind| kind.word()).collect();
+        if !is.is_empty() {
+            title += &format!("  ({})", is.join(", "));
+        }
+        title
+    }
+}
+
 /// The best chain for a size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Best {

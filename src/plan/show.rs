@@ -34,13 +34,7 @@ fn chain_line(chain: &Chain, is_best: impl Fn(usize) -> bool) -> String {
         let time = format!("{time:.1}{mark}");
         let _ = write!(text, " {time:>9}");
     }
-    let is: Vec<&str> = chain.is.iter().map(|kind| kind.word()).collect();
-    let is = if is.is_empty() {
-        String::new()
-    } else {
-        format!("  ({})", is.join(", "))
-    };
-    format!("{text}  {}{is}", chain.nodes.join(" - "))
+    format!("{text}  {}", chain.title())
 }
 
 fn explanation(best: &Best, chain: &Chain) -> String {

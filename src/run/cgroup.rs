@@ -23,7 +23,7 @@ use nix::unistd::{
 use posthaste_bpf as bpf;
 use posthaste_relay::sys;
 
-use crate::privileges;
+use posthaste_daemon::privileges;
 
 /// Name of the child, as `ps -e` shows it: 15 bytes, the most the kernel keeps.
 const NAME: &std::ffi::CStr = c"posthaste-clean";

@@ -22,7 +22,7 @@ use posthaste_relay::intercept::{
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
-use crate::privileges;
+use posthaste_daemon::privileges;
 
 use super::child::Signals;
 use super::complaint::{self, Complaints};

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::{Ended, Outcome};
-use crate::admin::api::observed::Observed;
+use crate::api::observed::Observed;
 use crate::client::table;
 
 /// One service: medians in milliseconds, from the client's SYN at the node.
@@ -115,7 +115,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::observed::Destination;
+    use crate::api::observed::Destination;
 
     fn destination(server: &str, client_rtt_ms: f64, server_rtt_ms: f64) -> Destination {
         Destination {

@@ -18,9 +18,9 @@ use nix::unistd::{dup2_stdin, setsid};
 use serde::Serialize;
 
 use super::{START_TIME_MAX, STEP_TIME_MAX};
-use crate::admin::api::Status;
-use crate::cli::{self, AdminArgs};
+use crate::api::Status;
 use crate::client;
+use crate::verb::{self, AdminArgs};
 use posthaste_config::{ADMIN_SOCKET, Config};
 
 /// What a successor writes when it has taken over. Any other text is the error.
@@ -73,9 +73,9 @@ pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     }
     let upgraded = replace(args, &running, &admin.socket)?;
     if args.json {
-        return cli::print_json(&upgraded);
+        return verb::print_json(&upgraded);
     }
-    cli::print(&format!(
+    verb::print(&format!(
         "process {} took over from {}, which keeps {} relays\n",
         upgraded.pid, upgraded.replaced, upgraded.relays
     ))

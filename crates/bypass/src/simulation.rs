@@ -2,36 +2,27 @@
 //! Hands flows over at random moments between four TCP machines, over links that lose, delay,
 //! duplicate and reorder.
 //!
-//! `BYPASS_SEED` replays the one schedule of that seed, `BYPASS_SCHEDULES` sets how many run.
+//! `POSTHASTE_SEED` sets the first seed, `POSTHASTE_SCHEDULES` how many schedules run.
 
 mod link;
 mod oracle;
 mod world;
 
+use posthaste_testkit::{schedules, seeds};
 use world::{Defect, World};
-
-fn variable(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().expect("it is a number"))
-}
 
 #[test]
 fn every_schedule_keeps_the_stream() {
-    let first = variable("BYPASS_SEED");
-    let count = first.map_or_else(|| variable("BYPASS_SCHEDULES").unwrap_or(1000), |_| 1);
-    let start = first.unwrap_or(1);
+    let count = schedules(1000);
     let (mut done, mut cut, mut killed) = (0, 0, 0);
-    for seed in start..start + count {
+    seeds(count, |seed| {
         let mut world = World::new(seed, None);
         let failure = world.run();
-        assert!(
-            failure.is_none(),
-            "BYPASS_SEED={seed}: {failure:?} {world:?}"
-        );
+        assert!(failure.is_none(), "{failure:?} {world:?}");
         done += u64::from(world.is_direct());
         cut += u64::from(world.cut_at.is_some());
         killed += u64::from(world.is_dead());
-    }
+    });
     println!("{count} schedules: {cut} cut, {done} handed over, {killed} killed in the overlap");
     assert!(
         count < 500 || done > count / 10,

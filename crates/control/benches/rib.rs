@@ -19,33 +19,21 @@ use posthaste_control::rib::{Network, Repaired, Rib, Rollout, Settings};
 use posthaste_control::route_table::RouteTable;
 use posthaste_plan::table::Table;
 use posthaste_plan::{Link, Matrix};
+use posthaste_testkit::Rng;
 
 /// What a chain pays for a node, in microseconds.
 const NODE_COST_US: u32 = 500;
 
-/// SplitMix64, for numbers from 0 to 1.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
-    }
-}
-
 /// Nodes on a square of 100 ms, with links stretched by up to a half, and by `noise` more.
 fn network(nodes: usize, noise: f64) -> Network {
-    let (mut rng, mut other) = (Rng(1), Rng(2));
-    let places: Vec<(f64, f64)> = (0..nodes).map(|_| (rng.next(), rng.next())).collect();
+    let (mut rng, mut other) = (Rng::new(1), Rng::new(2));
+    let places: Vec<(f64, f64)> = (0..nodes).map(|_| (rng.uniform(), rng.uniform())).collect();
     let mut matrix = Matrix::new(nodes).expect("few nodes");
     for one in 0..nodes {
         matrix.set_cost(one, NODE_COST_US).expect("a short time");
         for two in 0..one {
             let (across, along) = (places[one].0 - places[two].0, places[one].1 - places[two].1);
-            let stretch = 1.0 + 0.5 * rng.next() + noise * other.next();
+            let stretch = 1.0 + 0.5 * rng.uniform() + noise * other.uniform();
             let rtt_us = 300.0 + 100_000.0 * across.hypot(along) * stretch;
             let link = Some(Link::of_nodes(whole(rtt_us)));
             matrix.set_both(one, two, link).expect("a short time");
@@ -257,8 +245,8 @@ fn look_up(group: &mut Group<'_>, rib: &Rib, nodes: usize) {
     });
     let mut held = held();
     held.apply(&update).expect("they fit");
-    let mut rng = Rng(3);
-    let mut below = |bound: usize| whole(rng.next() * bound as f64 * 0.999_999);
+    let mut rng = Rng::new(3);
+    let mut below = |bound: usize| whole(rng.uniform() * bound as f64 * 0.999_999);
     let questions: Vec<(u64, u64, u32)> = (0..4096)
         .map(|_| {
             (

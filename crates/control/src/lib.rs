@@ -25,8 +25,6 @@ pub mod message;
 pub mod planning;
 pub mod registry;
 pub mod rib;
-#[cfg(test)]
-mod rng;
 pub mod route_table;
 #[cfg(test)]
 mod simulation;

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::message::{LinkState, NodeNumber, RouteUpdate, ToController};
-use crate::rng::{Rng, simulate};
 use controller::Controller;
 use node::Node;
+use posthaste_testkit::{Rng, simulate};
 
 /// How many nodes there are.
 const NODES: u64 = 6;
@@ -55,11 +55,11 @@ impl Simulation {
     }
 
     fn step(&mut self) {
-        self.now += Duration::from_millis(u64::from(1 + self.rng.below(1500)));
+        self.now += Duration::from_millis(1 + self.rng.below(1500));
         if !self.is_quiet {
             self.disturb();
         }
-        let number = 1 + u64::from(self.rng.below(u32::try_from(NODES).unwrap()));
+        let number = 1 + self.rng.below(NODES);
         self.run_node(number);
         self.carry(number);
         self.controller
@@ -68,12 +68,12 @@ impl Simulation {
 
     /// Something goes wrong.
     fn disturb(&mut self) {
-        let number = 1 + u64::from(self.rng.below(u32::try_from(NODES).unwrap()));
+        let number = 1 + self.rng.below(NODES);
         match self.rng.below(160) {
             0..24 => {
-                let place = self.rng.below(u32::try_from(self.links.len()).unwrap());
+                let place = self.rng.below(self.links.len());
                 let rtt_us = rtt_us(&mut self.rng);
-                *self.links.values_mut().nth(place as usize).unwrap() = rtt_us;
+                *self.links.values_mut().nth(place).unwrap() = rtt_us;
             }
             24..36 => self.cut(number),
             36..40 => {
@@ -127,7 +127,7 @@ impl Simulation {
             let answers = stream.down.drain(..).map(|update| node.receive(&update));
             stream.up.extend(answers);
         } else if !stream.down.is_empty() {
-            let place = self.rng.below(u32::try_from(stream.down.len()).unwrap()) as usize;
+            let place = self.rng.below(stream.down.len());
             let update = stream.down[place].clone();
             // What is repeated stays on its way.
             if !self.rng.once_in(5) {

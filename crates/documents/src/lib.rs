@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks of the documents, as tests: promises and the tests that check them, links, words.
+//! Checks of the documents, as tests: promises and the tests that check them, links, words; and
+//! of the order of the modules.
 //!
 //! `cargo test -p posthaste-documents` runs them. With `UPDATE=1` in the environment it writes
 //! `docs/promises.md` anew.
 
 #![cfg(test)]
 
+mod layers;
 mod links;
 mod promises;
 mod tree;

@@ -16,6 +16,7 @@ use posthaste_plan::matrix::INITIAL_BANDWIDTH;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::table::{Classes, Table};
 use posthaste_plan::{Link, Matrix, Model, Planner};
+use posthaste_testkit::Rng;
 
 /// What a chain pays for a node, in microseconds.
 const NODE_COST_US: u32 = 500;
@@ -24,23 +25,13 @@ const NODE_COST_US: u32 = 500;
 const RADIUS_KM: f64 = 6371.0;
 const KM_PER_MS: f64 = 200.0;
 
-/// SplitMix64, for numbers from 0 to 1.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
-    }
-}
-
 /// Random places, as points on a ball.
 fn places(count: usize, rng: &mut Rng) -> Vec<[f64; 3]> {
     let mut place = || {
-        let (height, turn) = (2.0 * rng.next() - 1.0, std::f64::consts::TAU * rng.next());
+        let (height, turn) = (
+            2.0 * rng.uniform() - 1.0,
+            std::f64::consts::TAU * rng.uniform(),
+        );
         let radius = (1.0 - height * height).sqrt();
         [radius * turn.cos(), radius * turn.sin(), height]
     };
@@ -48,7 +39,7 @@ fn places(count: usize, rng: &mut Rng) -> Vec<[f64; 3]> {
 }
 
 fn matrix(nodes: usize, stretch: impl Fn(&mut Rng, f64) -> Link) -> Matrix {
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     let places = places(nodes, &mut rng);
     let mut matrix = Matrix::new(nodes).expect("few nodes");
     for one in 0..nodes {
@@ -82,7 +73,7 @@ fn whole(number: f64) -> u32 {
 
 /// A random number below `bound`.
 fn below(rng: &mut Rng, bound: f64) -> u32 {
-    whole(rng.next() * bound * 0.999_999)
+    whole(rng.uniform() * bound * 0.999_999)
 }
 
 fn geo(nodes: usize) -> Matrix {
@@ -92,14 +83,14 @@ fn geo(nodes: usize) -> Matrix {
 /// Stretched by 1.2 and half the size of a normal number, of which twelve uniform ones make one.
 fn detours(nodes: usize) -> Matrix {
     matrix(nodes, |rng, rtt_ms| {
-        let normal = (0..12).map(|_| rng.next()).sum::<f64>() - 6.0;
+        let normal = (0..12).map(|_| rng.uniform()).sum::<f64>() - 6.0;
         of_ms(rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3)
     })
 }
 
 fn rates(nodes: usize) -> Matrix {
     matrix(nodes, |rng, rtt_ms| Link {
-        rate: (rng.next() < 0.1)
+        rate: (rng.uniform() < 0.1)
             .then_some(NonZeroU64::new(10_000_000))
             .flatten(),
         ..of_ms(rtt_ms * 1.2)
@@ -109,14 +100,18 @@ fn rates(nodes: usize) -> Matrix {
 /// Like `detours`, and every tenth link loses some packets.
 fn losses(nodes: usize) -> Matrix {
     matrix(nodes, |rng, rtt_ms| Link {
-        loss_ppm: if rng.next() < 0.1 { below(rng, 1e4) } else { 0 },
-        ..of_ms(rtt_ms * (1.0 + rng.next()) + 0.3)
+        loss_ppm: if rng.uniform() < 0.1 {
+            below(rng, 1e4)
+        } else {
+            0
+        },
+        ..of_ms(rtt_ms * (1.0 + rng.uniform()) + 0.3)
     })
 }
 
 /// Like `detours`, and a link is up to a twentieth longer than its reverse.
 fn directed(nodes: usize) -> Matrix {
-    let (mut matrix, mut rng) = (detours(nodes), Rng(3));
+    let (mut matrix, mut rng) = (detours(nodes), Rng::new(3));
     for (from, to) in (0..nodes).flat_map(|from| (0..from).map(move |to| (from, to))) {
         let known = matrix.link(from, to).copied();
         let link = known.map(|link| Link {
@@ -188,7 +183,7 @@ fn look_up(criterion: &mut Criterion) {
         let planner = Planner::new(&matrix, model, Limits::default());
         let table = planner.tables(&classes).swap_remove(0);
         println!("the table of one of {nodes} nodes: {} bytes", table.bytes());
-        let mut rng = Rng(2);
+        let mut rng = Rng::new(2);
         let questions: Vec<_> = (0..4096)
             .map(|_| {
                 let egress = below(&mut rng, nodes as f64) as usize;

@@ -7,8 +7,8 @@ use crate::fronts::{Fronts, Limits, Measure, Precision};
 use crate::matrix::{Link, Matrix};
 use crate::model::{Mode, Model};
 use crate::planner::{Planner, Transfer};
-use crate::rng::Rng;
 use crate::table::{CHOICES, Classes};
+use posthaste_testkit::Rng;
 
 /// Graphs per test.
 const GRAPHS: u32 = 1500;
@@ -74,13 +74,13 @@ fn unbeaten(mut costs: Vec<Cost>) -> Vec<Cost> {
 /// A random graph: directed or not, with or without ties, with missing links and all kinds of
 /// costs.
 fn random_matrix(rng: &mut Rng, links_differ: bool) -> Matrix {
-    let nodes = 2 + rng.below(6) as usize;
+    let nodes = 2 + rng.below(6);
     let mut matrix = Matrix::new(nodes).unwrap();
-    let longest = [4, 12, 100_000][rng.below(3) as usize];
-    let missing = [0, 2, 6][rng.below(3) as usize];
+    let longest = [4, 12, 100_000][rng.below(3)];
+    let missing = [0, 2, 6][rng.below(3)];
     let directed = rng.below(2) == 0;
     for from in 0..nodes {
-        let cost = [0, 1, 50][rng.below(3) as usize];
+        let cost = [0, 1, 50][rng.below(3)];
         matrix.set_cost(from, cost).unwrap();
         for to in 0..nodes {
             if to == from || (!directed && to > from) || rng.below(10) < missing {
@@ -99,9 +99,9 @@ fn random_matrix(rng: &mut Rng, links_differ: bool) -> Matrix {
 fn random_link(rng: &mut Rng, longest_us: u32, links_differ: bool) -> Link {
     let mut link = Link::of_rtt(rng.below(longest_us));
     if links_differ {
-        link.loss_ppm = [0, 0, 100, 20_000][rng.below(4) as usize];
-        link.rate = [None, NonZeroU64::new(5_000_000)][rng.below(2) as usize];
-        link.window = [None, NonZeroU32::new(64)][rng.below(2) as usize];
+        link.loss_ppm = [0, 0, 100, 20_000][rng.below(4)];
+        link.rate = [None, NonZeroU64::new(5_000_000)][rng.below(2)];
+        link.window = [None, NonZeroU32::new(64)][rng.below(2)];
     }
     link
 }
@@ -109,14 +109,14 @@ fn random_link(rng: &mut Rng, longest_us: u32, links_differ: bool) -> Link {
 fn random_limits(rng: &mut Rng) -> Limits {
     let hops_max = [None, Some(1), Some(2), Some(3), Some(4), Some(5)];
     Limits {
-        hops_max: hops_max[rng.below(6) as usize],
+        hops_max: hops_max[rng.below(6)],
         ..Limits::default()
     }
 }
 
 fn random_model(rng: &mut Rng) -> Model {
     Model {
-        mode: [Mode::Early, Mode::Late][rng.below(2) as usize],
+        mode: [Mode::Early, Mode::Late][rng.below(2)],
         ..Model::default()
     }
 }
@@ -157,7 +157,7 @@ fn agree(matrix: &Matrix, model: &Model, measure: Measure, limits: Limits) -> us
 // promise: G1
 #[test]
 fn all_chains_none_beaten() {
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     let mut points = 0;
     for _ in 0..GRAPHS {
         let matrix = random_matrix(&mut rng, false);
@@ -170,7 +170,7 @@ fn all_chains_none_beaten() {
 // promise: G2
 #[test]
 fn bounded_chains_are_best() {
-    let mut rng = Rng(2);
+    let mut rng = Rng::new(2);
     for _ in 0..GRAPHS {
         let matrix = random_matrix(&mut rng, false);
         let limits = random_limits(&mut rng);
@@ -181,18 +181,18 @@ fn bounded_chains_are_best() {
 // promise: G2
 #[test]
 fn loss_and_rate_exact() {
-    let mut rng = Rng(3);
+    let mut rng = Rng::new(3);
     for _ in 0..GRAPHS {
         let matrix = random_matrix(&mut rng, true);
         let limits = random_limits(&mut rng);
-        let measure = Measure::TimeFor(u64::from(rng.below(3_000_000)));
+        let measure = Measure::TimeFor(rng.below(3_000_000));
         agree(&matrix, &random_model(&mut rng), measure, limits);
     }
 }
 
 /// More nodes than one block: too many to enumerate every chain.
 fn large_matrix(rng: &mut Rng, directed: bool) -> Matrix {
-    let nodes = 17 + rng.below(24) as usize;
+    let nodes = 17 + rng.below(24);
     let places: Vec<u32> = (0..nodes).map(|_| rng.below(60)).collect();
     let mut matrix = Matrix::new(nodes).unwrap();
     for from in 0..nodes {
@@ -244,7 +244,7 @@ fn fronts_from(matrix: &Matrix, from: usize, hops_max: usize) -> Vec<Vec<Cost>> 
 
 #[test]
 fn many_nodes_exact() {
-    let mut rng = Rng(8);
+    let mut rng = Rng::new(8);
     for round in 0..12 {
         let matrix = large_matrix(&mut rng, round % 2 == 0);
         let hops_max = [None, Some(2), Some(4)][round % 3];
@@ -277,7 +277,7 @@ fn many_nodes_exact() {
 /// The points of near chains are correct, they are few, and nearly as fast as any.
 #[test]
 fn near_chains_nearly_fast() {
-    let mut rng = Rng(9);
+    let mut rng = Rng::new(9);
     let (mut near_points, mut all_points) = (0, 0);
     for round in 0..10 {
         let matrix = large_matrix(&mut rng, round % 2 == 0);
@@ -325,7 +325,7 @@ fn near_chains_nearly_fast() {
 
 #[test]
 fn threads_change_nothing() {
-    let mut rng = Rng(10);
+    let mut rng = Rng::new(10);
     for round in 0..GRAPHS / 15 {
         let matrix = random_matrix(&mut rng, round % 2 == 0);
         let planner = Planner::new(&matrix, Model::default(), random_limits(&mut rng));
@@ -340,7 +340,7 @@ fn threads_change_nothing() {
 // promise: G4
 #[test]
 fn link_order_irrelevant() {
-    let mut rng = Rng(4);
+    let mut rng = Rng::new(4);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, true);
         let links: Vec<_> = matrix.links().collect();
@@ -363,7 +363,7 @@ fn link_order_irrelevant() {
 // promise: G4
 #[test]
 fn node_numbers_irrelevant() {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, false);
         let renamed = rng.permutation(matrix.nodes());
@@ -403,7 +403,7 @@ fn node_numbers_irrelevant() {
 // promise: G3
 #[test]
 fn tables_name_fastest_chain() {
-    let mut rng = Rng(6);
+    let mut rng = Rng::new(6);
     for round in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, round % 2 == 0);
         let limits = random_limits(&mut rng);
@@ -440,7 +440,7 @@ fn tables_name_fastest_chain() {
 // promise: G3
 #[test]
 fn fallbacks_are_kept() {
-    let mut rng = Rng(7);
+    let mut rng = Rng::new(7);
     for _ in 0..GRAPHS / 3 {
         let matrix = random_matrix(&mut rng, false);
         let planner = Planner::new(&matrix, Model::default(), Limits::default());

@@ -25,8 +25,6 @@ pub mod matrix;
 pub mod model;
 mod parallel;
 pub mod planner;
-#[cfg(test)]
-mod rng;
 mod sweep;
 pub mod table;
 

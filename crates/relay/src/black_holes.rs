@@ -154,7 +154,7 @@ mod tests {
     use posthaste_wire::header::NodeId;
 
     use super::*;
-    use crate::rng::Rng;
+    use posthaste_testkit::Rng;
 
     fn server(number: u8) -> IpAddr {
         [192, 0, 2, number].into()

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reproducible randomness: for the simulations, and to spread what many nodes would otherwise do
-//! at the same time. Not for secrets.
-//!
-//! Every schedule of a simulation follows from one number. A failure prints
-//! it; `POSTHASTE_SEED=<number> cargo test` then starts with that schedule.
+//! Reproducible randomness, to spread what many nodes would otherwise do at the same time. Not for
+//! secrets.
 
 /// SplitMix64: small, fast without optimisation, and any seed is good.
 #[derive(Debug)]
@@ -31,62 +28,5 @@ impl Rng {
     /// A number in `0..limit`; `limit` is not zero.
     pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit as u64).expect("less than a usize")
-    }
-}
-
-#[cfg(test)]
-impl Rng {
-    /// A number in `1..=limit`, often a small one.
-    pub(crate) fn some_of(&mut self, limit: usize) -> usize {
-        let limit = match self.below(4) {
-            0 => 1,
-            1 => limit.min(16),
-            _ => limit,
-        };
-        1 + self.below(limit)
-    }
-
-    /// All of `whole`, or a part of it.
-    pub(crate) fn part_of(&mut self, whole: usize) -> usize {
-        if self.once_in(3) {
-            whole
-        } else {
-            self.some_of(whole)
-        }
-    }
-
-    /// True once in `times`, on average.
-    pub(crate) fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
-
-/// Prints the seed of the current schedule when a check fails.
-#[cfg(test)]
-struct Witness(u64);
-
-#[cfg(test)]
-impl Drop for Witness {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("to see this again: POSTHASTE_SEED={}", self.0);
-        }
-    }
-}
-
-/// Runs `count` schedules, each with its own seed.
-#[cfg(test)]
-pub(crate) fn simulate(count: u64, mut schedule: impl FnMut(Rng)) {
-    let first = match std::env::var("POSTHASTE_SEED") {
-        Ok(seed) => seed.parse().expect("POSTHASTE_SEED is a number"),
-        Err(_) => 1,
-    };
-    for number in 0..count {
-        let witness = Witness(first + number);
-        schedule(Rng::new(witness.0));
     }
 }

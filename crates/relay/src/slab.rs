@@ -154,7 +154,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::rng::simulate;
+    use posthaste_testkit::simulate;
 
     #[test]
     fn reused_slot_new_key() {

@@ -42,23 +42,28 @@ pub(crate) use sockets::{
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Wakes a worker from another thread.
+/// Wakes a thread that waits from another thread.
 #[derive(Debug)]
 pub struct Waker(EventFd);
 
 impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A waker that is not used yet.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(EventFd::from_value_and_flags(0, flags)?))
     }
 
-    /// Makes the worker's next wait return.
+    /// Makes the thread's next wait return.
     pub fn wake(&self) {
-        // Fails only when the counter is at its limit, and then the worker is awake already.
+        // Fails only when the counter is at its limit, and then the thread is awake already.
         let _ = self.0.write(1);
     }
 
-    pub(crate) fn acknowledge(&self) {
+    /// Called by the thread when it is awake: the next wait waits again.
+    pub fn acknowledge(&self) {
         let _ = self.0.read();
     }
 }

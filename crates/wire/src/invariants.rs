@@ -158,8 +158,9 @@ mod tests {
     use super::*;
     use crate::auth::{AuthTag, Key, Nonce};
     use crate::convert::Request;
+    use crate::draw::Draw;
     use crate::header::NodeId;
-    use crate::rng::{Rng, simulate};
+    use posthaste_testkit::{Rng, simulate};
 
     const CHECKS: [fn(&[u8]); 5] = [
         check_syn_option,

@@ -22,6 +22,8 @@
 pub mod auth;
 mod bytes;
 pub mod convert;
+#[cfg(test)]
+mod draw;
 mod gather;
 pub mod header;
 pub mod hop;
@@ -29,8 +31,6 @@ pub mod hop;
 pub mod invariants;
 pub mod proxy_v2;
 pub mod replay;
-#[cfg(test)]
-mod rng;
 pub mod segments;
 pub mod stamp;
 pub mod syn_option;

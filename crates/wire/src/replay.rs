@@ -100,7 +100,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::rng::simulate;
+    use posthaste_testkit::simulate;
 
     const FRESH_MS: u64 = 1_000;
 

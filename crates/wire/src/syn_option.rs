@@ -195,7 +195,8 @@ pub enum SynOptionError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Rng, simulate};
+    use crate::draw::Draw;
+    use posthaste_testkit::{Rng, simulate};
 
     fn header(rng: &mut Rng) -> ChainHeader {
         ChainHeader {

@@ -13,20 +13,18 @@ use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::policy::{
     Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
 };
+use posthaste_testkit::{Rng, simulate};
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
 use crate::host::{Host, on_host};
 use crate::segment::Segment;
 
-/// Another seed than the one of every day.
-const SEED_VARIABLE: &str = "POSTHASTE_SEED";
 const POLICIES: u64 = 1500;
 const FLOWS: u64 = 30;
 
 // promise: R2
 #[test]
 fn program_and_policy_agree() {
-    let seed: u64 = std::env::var(SEED_VARIABLE).map_or(1, |text| text.parse().unwrap());
     on_host(|host| {
         // What a policy may name has to be routable.
         for route in ["0.0.0.0/1", "128.0.0.0/1"] {
@@ -37,23 +35,16 @@ fn program_and_policy_agree() {
         host.namespace
             .ip("route add default via fd00:0:0:1::2")
             .unwrap();
-        for round in 0..POLICIES {
-            let mut random = Random::new(seed.wrapping_add(round));
-            check(
-                host,
-                &mut random,
-                &format!("{SEED_VARIABLE}={}", seed.wrapping_add(round)),
-            );
-        }
+        simulate(POLICIES, |mut rng| check(host, &mut rng));
     });
 }
 
 /// Draws a policy and holds many flows against it.
-fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
-    let policy = random.policy();
+fn check(host: &mut Host<'_>, rng: &mut Rng) {
+    let policy = policy(rng);
     host.obey(&policy.rules);
     for number in 0..FLOWS {
-        let (client, server) = random.flow();
+        let (client, server) = flow(rng);
         let expected = policy.classify(&Flow::new(client, server));
         let expected = expected.map(|index| (index, &policy.rules[index]));
         let frame = Segment::syn(client, server)
@@ -65,11 +56,7 @@ fn check(host: &mut Host<'_>, random: &mut Random, seed: &str) {
             verdict,
             events.first().map(|event| (event.kind, event.rule)),
         );
-        assert_eq!(
-            found,
-            outcome(expected),
-            "{seed} {client} {server} {policy:#?}"
-        );
+        assert_eq!(found, outcome(expected), "{client} {server} {policy:#?}");
         for event in events {
             host.worker_maps
                 .release_half_open(&event.flow, event.half_open);
@@ -94,127 +81,93 @@ fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(Event
     }
 }
 
-/// A source of policies and flows. Both draw from few addresses, so that they meet often.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed)
+/// A policy. It draws from the same few addresses as [`flow`], so that they meet often.
+fn policy(rng: &mut Rng) -> Policy {
+    let rules = (0..1 + rng.below(6))
+        .map(|number| rule(rng, number))
+        .collect();
+    Policy {
+        rules,
+        half_open: HalfOpenLimits::default(),
+        strict_after_failure: std::time::Duration::ZERO,
+        relays_max: 1,
+        chains: Arc::default(),
+        access: Access::default(),
     }
+}
 
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+fn rule(rng: &mut Rng, number: usize) -> Rule {
+    use Action::{Forward, Reject, Relay};
+    Rule {
+        name: number.to_string(),
+        matches: Match {
+            destinations: rng.some(2, |rng| prefix(rng, 0)),
+            sources: rng.some(2, |rng| prefix(rng, 1)),
+            ports: rng.some(2, ports),
+        },
+        // Rarely what does not show its rule.
+        action: rng.pick(&[Relay, Relay, Relay, Reject, Forward]),
+        accept: rng.pick(&[
+            AcceptMode::EARLY,
+            AcceptMode::STRICT,
+            AcceptMode::STRICT,
+            AcceptMode::LATE,
+        ]),
+        observe: false,
+        source_address: SourceAddress::Client,
+        data_path: posthaste_relay::policy::DataPath::Socket,
+        proxy_protocol: false,
+        transfer_bytes: None,
+        downstream: SideOptions::default(),
+        upstream: SideOptions::default(),
+        timeouts: Timeouts::default(),
     }
+}
 
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
+fn ports(rng: &mut Rng) -> RangeInclusive<u16> {
+    let (one, other) = (port(rng), port(rng));
+    one.min(other)..=one.max(other)
+}
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
+fn port(rng: &mut Rng) -> u16 {
+    rng.pick(&[0, 1, 79, 80, 81, 443, 8000, 65_535])
+}
 
-    /// Up to `most` things, none in half of the cases.
-    fn some<T>(&mut self, most: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        let count = if self.below(2) == 0 {
-            0
-        } else {
-            1 + self.below(most)
-        };
-        (0..count).map(|_| make(self)).collect()
-    }
+fn prefix(rng: &mut Rng, place: u8) -> Prefix {
+    let ipv4 = rng.once_in(2);
+    let ip = ip(rng, place, ipv4);
+    let bits = match ip {
+        IpAddr::V4(_) => rng.pick(&[0, 1, 8, 12, 16, 24, 31, 32]),
+        IpAddr::V6(_) => rng.pick(&[0, 3, 16, 32, 64, 80, 95, 96, 97, 127, 128]),
+    };
+    Prefix::new(masked(ip, bits), bits).expect("nothing behind the prefix is set")
+}
 
-    fn policy(&mut self) -> Policy {
-        let rules = (0..1 + self.below(6))
-            .map(|number| self.rule(number))
-            .collect();
-        Policy {
-            rules,
-            half_open: HalfOpenLimits::default(),
-            strict_after_failure: std::time::Duration::ZERO,
-            relays_max: 1,
-            chains: Arc::default(),
-            access: Access::default(),
-        }
-    }
+fn flow(rng: &mut Rng) -> (SocketAddr, SocketAddr) {
+    let ipv4 = rng.below(2) == 0;
+    let server = SocketAddr::new(ip(rng, 0, ipv4), port(rng));
+    (SocketAddr::new(ip(rng, 1, ipv4), 40_000), server)
+}
 
-    fn rule(&mut self, number: usize) -> Rule {
-        use Action::{Forward, Reject, Relay};
-        Rule {
-            name: number.to_string(),
-            matches: Match {
-                destinations: self.some(2, |random| random.prefix(0)),
-                sources: self.some(2, |random| random.prefix(1)),
-                ports: self.some(2, Self::ports),
-            },
-            // Rarely what does not show its rule.
-            action: self.pick(&[Relay, Relay, Relay, Reject, Forward]),
-            accept: self.pick(&[
-                AcceptMode::EARLY,
-                AcceptMode::STRICT,
-                AcceptMode::STRICT,
-                AcceptMode::LATE,
-            ]),
-            observe: false,
-            source_address: SourceAddress::Client,
-            data_path: posthaste_relay::policy::DataPath::Socket,
-            proxy_protocol: false,
-            transfer_bytes: None,
-            downstream: SideOptions::default(),
-            upstream: SideOptions::default(),
-            timeouts: Timeouts::default(),
-        }
+/// An address at one of two places, servers (0) and clients (1).
+fn ip(rng: &mut Rng, place: u8, ipv4: bool) -> IpAddr {
+    let (near, far) = (rng.pick(&[0, 1, 255]), rng.pick(&[0, 1, 16, 17, 255]));
+    if ipv4 {
+        let first = rng.pick(&[20, 172, 192]);
+        return Ipv4Addr::new(first + place, far, 2, near).into();
     }
-
-    fn ports(&mut self) -> RangeInclusive<u16> {
-        let (one, other) = (self.port(), self.port());
-        one.min(other)..=one.max(other)
-    }
-
-    fn port(&mut self) -> u16 {
-        self.pick(&[0, 1, 79, 80, 81, 443, 8000, 65_535])
-    }
-
-    fn prefix(&mut self, place: u8) -> Prefix {
-        let ip = self.ip(place, self.0.is_multiple_of(2));
-        let bits = match ip {
-            IpAddr::V4(_) => self.pick(&[0, 1, 8, 12, 16, 24, 31, 32]),
-            IpAddr::V6(_) => self.pick(&[0, 3, 16, 32, 64, 80, 95, 96, 97, 127, 128]),
-        };
-        Prefix::new(masked(ip, bits), bits).expect("nothing behind the prefix is set")
-    }
-
-    fn flow(&mut self) -> (SocketAddr, SocketAddr) {
-        let ipv4 = self.below(2) == 0;
-        let server = SocketAddr::new(self.ip(0, ipv4), self.port());
-        (SocketAddr::new(self.ip(1, ipv4), 40_000), server)
-    }
-
-    /// An address at one of two places, servers (0) and clients (1).
-    fn ip(&mut self, place: u8, ipv4: bool) -> IpAddr {
-        let (near, far) = (self.pick(&[0, 1, 255]), self.pick(&[0, 1, 16, 17, 255]));
-        if ipv4 {
-            let first = self.pick(&[20, 172, 192]);
-            return Ipv4Addr::new(first + place, far, 2, near).into();
-        }
-        let first = self.pick(&[0x2001, 0x2001, 0x3fff, 0]);
-        let words = [
-            first,
-            u16::from(place),
-            0,
-            0,
-            0,
-            1,
-            u16::from(far),
-            u16::from(near),
-        ];
-        Ipv6Addr::from(words).into()
-    }
+    let first = rng.pick(&[0x2001, 0x2001, 0x3fff, 0]);
+    let words = [
+        first,
+        u16::from(place),
+        0,
+        0,
+        0,
+        1,
+        u16::from(far),
+        u16::from(near),
+    ];
+    Ipv6Addr::from(words).into()
 }
 
 fn masked(ip: IpAddr, bits: u8) -> IpAddr {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two ends, a relay between them, and what happens to them.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use posthaste_testkit::{Rng, Timeline};
 
-use super::link::{Link, Rng};
+use super::link::Link;
 use super::oracle::Oracle;
 use crate::header::{Block, Header, later};
 use crate::machine::{Direction, Pair, Phase, Step, TS_SLACK};
@@ -31,7 +30,6 @@ enum Place {
     End(usize),
     Node(usize),
     Relay(usize),
-    Nowhere,
 }
 
 /// What the application of an end does.
@@ -65,9 +63,8 @@ pub(super) struct World {
     down: [Link; 2],
     oracles: [Oracle; 2],
     applications: [Application; 2],
-    queue: BinaryHeap<Reverse<(u64, u64, Place)>>,
-    packets: BTreeMap<u64, Packet>,
-    count: u64,
+    /// A packet and where it arrives; nothing for a timer.
+    queue: Timeline<u64, Option<(Place, Packet)>>,
     start_at: u64,
     die_at: u64,
     alive: bool,
@@ -83,8 +80,7 @@ pub(super) struct World {
 
 impl Application {
     fn new(rng: &mut Rng) -> Self {
-        let total =
-            [0, rng.below(1500), rng.below(9000), 3000 + rng.below(9000)][rng.below(4) as usize];
+        let total = [0, rng.below(1500), rng.below(9000), 3000 + rng.below(9000)][rng.below(4)];
         Self {
             total,
             written: 0,
@@ -93,8 +89,8 @@ impl Application {
             } else {
                 90 + rng.below(900)
             },
-            pause: u64::from(1 + rng.below(60)),
-            next_write: u64::from(rng.below(50)),
+            pause: 1 + rng.below(60),
+            next_write: rng.below(50),
             read_rate: if rng.once_in(4) {
                 50 + rng.below(400)
             } else {
@@ -110,12 +106,12 @@ impl Application {
 
 impl World {
     pub(super) fn new(seed: u64, defect: Option<Defect>) -> Self {
-        let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let mut number = || rng.below(u32::MAX);
         let (first, far) = ([number(), number()], [number(), number()]);
         let clocks = [number(), number(), number(), number()];
         let window = 1600 * (1 + rng.below(4));
-        let mut shift = || [0, 2, 4][rng.below(3) as usize];
+        let mut shift = || [0, 2, 4][rng.below(3)];
         let (end_shift, relay_shift): ([u8; 2], [u8; 2]) = ([shift(), shift()], [shift(), shift()]);
         let end = |e: usize| {
             let shifts = (end_shift[e], relay_shift[e]);
@@ -133,12 +129,12 @@ impl World {
         if applications[0].is_second {
             applications[1].is_second = false;
         }
-        let start_at = u64::from(rng.below(400));
+        let start_at = rng.below(400);
         if rng.once_in(6) {
-            applications[rng.below(2) as usize].abort_at = start_at + u64::from(rng.below(400));
+            applications[rng.below(2)].abort_at = start_at + rng.below(400);
         }
         let die_at = if rng.once_in(8) {
-            start_at + u64::from(rng.below(500))
+            start_at + rng.below(500)
         } else {
             u64::MAX
         };
@@ -154,9 +150,7 @@ impl World {
             relays: [relay(0), relay(1)],
             oracles: [0, 1].map(|e| Oracle::new(first[e], window, relay_shift[e])),
             applications,
-            queue: BinaryHeap::new(),
-            packets: BTreeMap::new(),
-            count: 0,
+            queue: Timeline::default(),
             start_at,
             die_at,
             alive: true,
@@ -182,18 +176,18 @@ impl World {
     pub(super) fn run(&mut self) -> Option<String> {
         self.wake(0);
         let mut last = END_OF_TIME;
-        while let Some(Reverse((at, id, place))) = self.queue.pop() {
+        while let Some((at, arrival)) = self.queue.pop() {
             if at >= last || self.failure.is_some() {
                 break;
             }
             self.now = at;
-            if let Some(packet) = self.packets.remove(&id) {
+            if let Some((place, packet)) = arrival {
                 self.deliver(place, &packet);
             }
             self.act();
             self.flush();
             let next = self.next_wake();
-            if self.queue.peek().is_none_or(|Reverse((at, ..))| *at > next) {
+            if self.queue.first().is_none_or(|at| at > next) {
                 self.wake(next);
             }
             if self.is_over() {
@@ -205,9 +199,7 @@ impl World {
 
     fn wake(&mut self, at: u64) {
         if at < END_OF_TIME {
-            self.count += 1;
-            self.queue
-                .push(Reverse((at.max(self.now), self.count, Place::Nowhere)));
+            self.queue.add(at.max(self.now), None);
         }
     }
 
@@ -248,7 +240,6 @@ impl World {
             Place::End(e) => self.ends[e].receive(self.now, packet),
             Place::Relay(e) => self.relays[e].receive(self.now, packet),
             Place::Node(e) => self.redirect(e, packet),
-            Place::Nowhere => {}
         }
     }
 
@@ -269,11 +260,7 @@ impl World {
                 copy.sack = header.sack;
             }
             let offset = packet.offset;
-            let late = if is_overlap {
-                u64::from(self.rng.below(2))
-            } else {
-                0
-            };
+            let late = if is_overlap { self.rng.below(2) } else { 0 };
             self.enqueue(
                 self.now + late,
                 Place::Relay(e),
@@ -328,9 +315,7 @@ impl World {
     }
 
     fn enqueue(&mut self, at: u64, place: Place, packet: Packet) {
-        self.count += 1;
-        self.packets.insert(self.count, packet);
-        self.queue.push(Reverse((at, self.count, place)));
+        self.queue.add(at, Some((place, packet)));
     }
 
     fn send_to_end(&mut self, e: usize, packet: Packet) {

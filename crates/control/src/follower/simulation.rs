@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use posthaste_testkit::{Rng, seeds};
+
 use super::fake::{ME, difference, hello, whole};
 use super::*;
 use crate::message::RouteUpdate;
@@ -13,18 +15,6 @@ const KEEPALIVE_S: u32 = 5;
 const SEEDS: u64 = 100;
 const STEPS: usize = 600;
 const BOOTS: u64 = 1 << 40;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % limit
-    }
-}
 
 /// The controller, as far as one node sees it.
 #[derive(Default)]
@@ -129,7 +119,7 @@ impl Simulation {
             version: 1,
         });
         Self {
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             now: Duration::ZERO,
             booted: Duration::ZERO,
             boot: 0,
@@ -277,20 +267,20 @@ impl Simulation {
 
 #[test]
 fn random_events_valid_plan() {
-    for seed in 0..SEEDS {
+    seeds(SEEDS, |seed| {
         let mut simulation = Simulation::new(seed);
         for _ in 0..STEPS {
             simulation.step();
         }
         // One try a second at the most, and those after restarts.
         let most = simulation.now.as_secs() * 2 + STEPS as u64;
-        assert!(u64::from(simulation.dials) < most, "seed {seed}");
-    }
+        assert!(u64::from(simulation.dials) < most);
+    });
 }
 
 #[test]
 fn recovers_to_newest_plan() {
-    for seed in 0..SEEDS {
+    seeds(SEEDS, |seed| {
         let mut simulation = Simulation::new(seed);
         for _ in 0..STEPS / 4 {
             simulation.step();
@@ -314,5 +304,5 @@ fn recovers_to_newest_plan() {
             "seed {seed}"
         );
         assert_eq!(simulation.follower.hello.number, ME);
-    }
+    });
 }

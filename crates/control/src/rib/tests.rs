@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use posthaste_plan::Link;
 
 use super::*;
-use crate::rng::{Rng, simulate};
 use crate::route_table::RouteTable;
+use posthaste_testkit::{Rng, simulate};
 
 mod repair;
 
@@ -179,11 +179,11 @@ fn changes_reach_newest_plan() {
         let mut network = network(&mut rng, 8);
         let mut nodes: Vec<RouteTable> = (1..=8).map(RouteTable::new).collect();
         for _ in 0..60 {
-            let (one, other) = (rng.below(8) as usize, rng.below(8) as usize);
+            let (one, other) = (rng.below(8), rng.below(8));
             if one != other {
                 change(&mut rng, &mut network, one, other);
             }
-            let absent = rng.below(8) as usize;
+            let absent = rng.below(8);
             if rng.once_in(4) {
                 rib.plan(&without(&network, absent));
             } else {

@@ -164,7 +164,7 @@ mod tests {
     use posthaste_plan::planner::Transfer;
 
     use super::*;
-    use crate::rng::Rng;
+    use posthaste_testkit::Rng;
 
     /// Any matrix, some links with loss if `lossy`.
     fn matrix(rng: &mut Rng, lossy: bool) -> Matrix {

@@ -11,7 +11,7 @@ use crate::message::{NodeNumber, PlanVersion, ToController};
 use crate::planning::Timing;
 use crate::registry::{Listed, Registry};
 use crate::rib::{Rib, Rollout, Settings};
-use crate::rng::Rng;
+use posthaste_testkit::Rng;
 
 /// After so long without an answer rows are sent again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -166,7 +166,7 @@ impl Controller {
         let takes = rng.below(3) * rng.below(3000);
         self.planning = Some(Planning {
             rollout: Rollout::new(network, tables),
-            ready: now + Duration::from_millis(takes.into()),
+            ready: now + Duration::from_millis(takes),
             // None at all would never be over.
             step: 2 + rng.below(10),
         });

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 /// A directory of its own, removed at the end.
 struct Place(PathBuf);
@@ -208,7 +208,7 @@ fn cut(path: &Path, rng: &mut Rng) {
 
 fn flip(path: &Path, rng: &mut Rng) {
     let mut bytes = fs::read(path).unwrap();
-    let place = rng.below(u32::try_from(bytes.len()).unwrap()) as usize;
+    let place = rng.below(bytes.len());
     bytes[place] ^= 1 << rng.below(8);
     fs::write(path, bytes).unwrap();
 }

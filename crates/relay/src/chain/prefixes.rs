@@ -116,7 +116,7 @@ fn begin(ranges: &mut Vec<(u128, u32)>, start: u128, value: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use posthaste_testkit::Rng;
 
     fn prefix(text: &str) -> Prefix {
         let (ip, bits) = text.split_once('/').unwrap();
@@ -172,7 +172,7 @@ mod tests {
             for value in 0..rng.below(40) {
                 let bits = 64 + rng.below(65);
                 // Close together, so that they nest.
-                let address = (rng.below(1 << 12) as u128) << 52 | rng.below(16) as u128;
+                let address = rng.below(1_u128 << 12) << 52 | rng.below(16);
                 let first = address
                     & !u128::MAX
                         .checked_shr(u32::try_from(bits).unwrap())
@@ -187,7 +187,7 @@ mod tests {
             }
             let prefixes = Prefixes::new(all.iter().copied());
             for _ in 0..200 {
-                let address = (rng.below(1 << 12) as u128) << 52 | rng.below(17) as u128;
+                let address = rng.below(1_u128 << 12) << 52 | rng.below(17);
                 let octets = address.to_be_bytes();
                 let holding = all.iter().filter(|(prefix, _)| prefix.contains(octets));
                 let longest = holding.max_by_key(|(prefix, _)| prefix.mapped_bits());

@@ -104,7 +104,7 @@ fn check_sums(frame: &Frame) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::{Rng, simulate};
+    use posthaste_testkit::{Rng, simulate};
 
     /// The redirect program captures no more than this.
     const CAPTURED_MAX: usize = 128;

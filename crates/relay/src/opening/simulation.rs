@@ -17,8 +17,7 @@
 mod network;
 mod node;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::Discriminant;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::chain::{NextHop, Path};
 use crate::flow::Flow;
 use crate::intercept::HalfOpen;
 use crate::outcome::Outcome;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, Timeline, schedules, simulate};
 
 use super::{Action, Arrival, Limits, Opening};
 use network::{Conn, Host, Message};
@@ -125,9 +124,7 @@ struct World {
     rng: Rng,
     plan: Plan,
     now_ms: u64,
-    sequence: u64,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    events: BTreeMap<u64, Event>,
+    events: Timeline<u64, Event>,
     conns: Vec<Conn>,
     flows: Vec<NodeFlow>,
     health: [Health; NODES],
@@ -177,16 +174,14 @@ impl World {
             options_rejected: !is_calm && rng.once_in(3),
             is_trial: !is_calm && mode.holds_syn() && rng.once_in(6),
             closes_early: rng.once_in(3),
-            request: u32::try_from(1 + rng.below(4)).unwrap(),
-            response: u32::try_from(rng.below(4)).unwrap(),
+            request: 1 + rng.below(4),
+            response: rng.below(4),
         };
         Self {
             rng,
             plan,
             now_ms: 100_000,
-            sequence: 0,
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
+            events: Timeline::default(),
             conns: Vec::new(),
             flows: Vec::new(),
             health: [Health::Fine; NODES],
@@ -206,15 +201,12 @@ impl World {
     }
 
     fn after(&mut self, delay_ms: u64, event: Event) {
-        self.sequence += 1;
-        self.queue
-            .push(Reverse((self.now_ms + delay_ms, self.sequence)));
-        self.events.insert(self.sequence, event);
+        self.events.add(self.now_ms + delay_ms, event);
     }
 
     /// A time for a packet: one way, with a loss now and then.
     fn delay(&mut self) -> u64 {
-        let way = 1 + self.rng.below(60) as u64;
+        let way = 1 + self.rng.below(60);
         if !self.plan.is_calm && self.rng.once_in(12) {
             way + self.rng.pick(&[200, 1000, 3000])
         } else {
@@ -226,9 +218,8 @@ impl World {
         self.begin();
         self.schedule_faults();
         self.after(TICK_MS, Event::Tick);
-        while let Some(Reverse((at, number))) = self.queue.pop() {
+        while let Some((at, event)) = self.events.pop() {
             self.now_ms = at;
-            let event = self.events.remove(&number).expect("it was scheduled");
             self.on_event(event);
         }
         self.check_end()
@@ -292,7 +283,7 @@ impl World {
         ];
         for node in 0..NODES {
             if self.rng.once_in(3) {
-                let at = self.rng.below(4000) as u64;
+                let at = self.rng.below(4000);
                 // The first node's host takes the client's connection with it.
                 let health = if node == 0 {
                     Health::Drains
@@ -302,12 +293,12 @@ impl World {
                 self.after(at, Event::Fault(node, health));
             }
             if self.rng.once_in(10) {
-                let at = self.rng.below(3000) as u64;
+                let at = self.rng.below(3000);
                 self.after(at, Event::Reload(node));
             }
         }
         if self.rng.once_in(10) {
-            let at = self.rng.below(2000) as u64;
+            let at = self.rng.below(2000);
             self.after(at, Event::ClientResets);
         }
     }
@@ -340,7 +331,7 @@ impl World {
             self.on_time(id);
         }
         // A late SYN may begin another flow.
-        let is_over = self.queue.is_empty() && self.flows.iter().all(NodeFlow::has_ended);
+        let is_over = self.events.first().is_none() && self.flows.iter().all(NodeFlow::has_ended);
         if !is_over {
             assert!(self.now_ms < 100_000 + END_MS, "a flow never ends");
             self.after(TICK_MS, Event::Tick);
@@ -431,11 +422,6 @@ fn flow(host: u8, port: u16) -> Flow {
     )
 }
 
-fn schedules() -> u64 {
-    let number = std::env::var("POSTHASTE_SCHEDULES");
-    number.map_or(SCHEDULES, |number| number.parse().expect("a number"))
-}
-
 /// How the client's flow ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct End {
@@ -449,7 +435,7 @@ struct End {
 #[test]
 fn random_chains() {
     let (mut ends, mut actions) = (HashMap::new(), Kinds::new());
-    let count = schedules();
+    let count = schedules(SCHEDULES);
     simulate(count, |rng| {
         let (end, kinds) = World::new(rng).run();
         *ends.entry(end).or_insert(0) += 1;

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::*;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 fn prefix(text: &str) -> Prefix {
     let (ip, bits) = text.split_once('/').unwrap();

@@ -16,8 +16,8 @@ use std::io::{self, ErrorKind};
 use std::sync::LazyLock;
 
 use super::{Io, Ready};
-use crate::rng::Rng;
 use crate::side::{Side, Sides};
+use posthaste_testkit::Rng;
 
 /// The most a copy moves at once: less than in the worker, so that much is spliced.
 pub(super) const SCRATCH_BYTES: usize = 4 << 10;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::fake::{Kernel, PIPE_BYTES, Pipe, SCRATCH_BYTES};
 use super::{Bounds, LINGER_MS, Progress, Ready, Relay, TURN_BYTES};
 use crate::outcome::Outcome;
-use crate::rng::{Rng, simulate};
 use crate::side::Side::{self, Downstream, Upstream};
+use posthaste_testkit::{Rng, simulate};
 
 const SHORT_SCHEDULES: u64 = 100_000;
 const LONG_SCHEDULES: u64 = 100;
@@ -265,7 +265,7 @@ impl Schedule {
             0 => self.rng.below(150),
             _ => self.rng.below(10),
         };
-        self.now += Duration::from_millis(millis as u64);
+        self.now += Duration::from_millis(millis);
         let (bound, called) = self.patience();
         let due = self.now >= self.active + bound;
         let outcome = self.relay.on_time(self.now, &self.bounds);

@@ -85,9 +85,10 @@ fn check_frames(bytes: &[u8]) {
 
 /// One message of each kind.
 #[cfg(test)]
-pub(crate) fn samples(rng: &mut crate::rng::Rng) -> Vec<Vec<u8>> {
+pub(crate) fn samples(rng: &mut posthaste_testkit::Rng) -> Vec<Vec<u8>> {
     use super::Icmp;
     use crate::convert::Connect;
+    use crate::draw::Draw;
 
     let nonce = Nonce(rng.array());
     // Not the key of the checks, which none of these may satisfy.

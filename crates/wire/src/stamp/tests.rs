@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 fn probe(rng: &mut Rng) -> Probe {
     Probe {

@@ -338,7 +338,7 @@ fn settings_that_keep(keeps: bool) -> Settings {
 fn disturb(rng: &mut Rng, network: &mut Network) -> Vec<Ends> {
     let mut worse = Vec::new();
     for _ in 0..=rng.below(3) {
-        let (one, other) = (rng.below(9) as usize, rng.below(9) as usize);
+        let (one, other) = (rng.below(9), rng.below(9));
         if one == other {
             continue;
         }
@@ -361,7 +361,7 @@ fn roll_out(
 ) -> usize {
     let mut interrupted = 0;
     while !rollout.is_over() {
-        let mut left = rng.below(9);
+        let mut left: u32 = rng.below(9);
         rib.roll_out(&mut rollout, || {
             left = left.saturating_sub(1);
             left > 0
@@ -400,7 +400,7 @@ fn random_deaths_whole_plans() {
                 interrupted += roll_out(&mut rng, &mut rib, rollout, (&network, &worse));
             }
             let present = if rng.once_in(4) {
-                without(&network, rng.below(9) as usize)
+                without(&network, rng.below(9))
             } else {
                 network.clone()
             };

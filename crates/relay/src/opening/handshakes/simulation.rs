@@ -13,7 +13,7 @@ use super::{Handshakes, OnFailure, OnMeeting, OnSynAck};
 use crate::accept_mode::AcceptMode;
 use crate::frame::Frame;
 use crate::outcome::Outcome;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 const SCHEDULES: u64 = 100_000;
 /// Polls that find a SYN in this host until all give the server up.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, Timeline, simulate};
 
 const SCHEDULES: u64 = 50;
 /// When the owner of a dial gives it up.
@@ -44,8 +44,8 @@ struct Simulation {
     peer: Peer,
     /// Since when the peer is in its state.
     peer_since: Duration,
-    events: BTreeSet<(Duration, u64, Event)>,
-    number: u64,
+    events: Timeline<Duration, Event>,
+    dials: u64,
     dialing: BTreeSet<u64>,
     /// With the time of the unanswered ping.
     waiting: BTreeMap<u64, Option<Duration>>,
@@ -73,8 +73,8 @@ impl Simulation {
             rtt: Duration::from_millis(1 << rng.below(9)),
             peer: Peer::Answers,
             peer_since: now,
-            events: BTreeSet::new(),
-            number: 0,
+            events: Timeline::default(),
+            dials: 0,
             dialing: BTreeSet::new(),
             waiting: BTreeMap::new(),
             burst: 0,
@@ -89,8 +89,7 @@ impl Simulation {
     }
 
     fn at(&mut self, after: Duration, event: Event) {
-        self.number += 1;
-        self.events.insert((self.now + after, self.number, event));
+        self.events.add(self.now + after, event);
     }
 
     /// Runs on for `span`.
@@ -98,7 +97,7 @@ impl Simulation {
         let end = self.now + span;
         loop {
             self.obey();
-            let event = self.events.first().map(|(at, ..)| *at);
+            let event = self.events.first();
             let deadline = self.pool.deadline().map(|at| at.max(self.now));
             let next = event.into_iter().chain(deadline).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -108,7 +107,7 @@ impl Simulation {
             assert!(next > self.now || event == Some(next), "it is in a hurry");
             self.now = next;
             if event == Some(next) {
-                let (_, _, event) = self.events.pop_first().unwrap();
+                let (_, event) = self.events.pop().unwrap();
                 self.happen(event);
             }
             self.check();
@@ -252,7 +251,8 @@ impl Simulation {
             let former = self.probed_at.replace(self.now);
             assert!(former.is_none_or(|at| self.now >= at + least), "too soon");
         }
-        let hop = self.number;
+        let hop = self.dials;
+        self.dials += 1;
         self.dialing.insert(hop);
         self.at(self.rtt * 2, Event::Dialed(hop));
         self.at(DIAL_MAX, Event::DialTimeout(hop));
@@ -290,10 +290,10 @@ fn random_histories() {
     simulate(SCHEDULES, |rng| {
         let mut simulation = Simulation::new(rng);
         for _ in 0..simulation.rng.below(6) {
-            let idle = !simulation
+            let idle = simulation
                 .events
-                .iter()
-                .any(|(.., event)| *event == Event::Flow);
+                .events()
+                .all(|event| *event != Event::Flow);
             simulation.busy_since = simulation.now;
             simulation.burst = simulation.rng.pick(&[0, 1, 1, 1, 5, 50]);
             simulation.gap = Duration::from_millis(1 << (4 + simulation.rng.below(9)));
@@ -301,12 +301,10 @@ fn random_histories() {
                 simulation.at(Duration::ZERO, Event::Flow);
             }
             simulation.at(simulation.gap, Event::Change);
-            let millis = u64::try_from(simulation.rng.below(8_000)).unwrap();
+            let millis = simulation.rng.below(8_000);
             simulation.run(Duration::from_millis(millis));
         }
-        simulation
-            .events
-            .retain(|(.., event)| *event != Event::Change);
+        simulation.events.retain(|event| *event != Event::Change);
         simulation.become_peer(Peer::Answers);
         simulation.burst = 0;
         simulation.run(SECOND * 30);
@@ -373,7 +371,7 @@ fn silent_death_within_two_seconds() {
         simulation.burst = 1;
         simulation.gap = SECOND / (1 << simulation.rng.below(8)) / 4;
         simulation.at(Duration::ZERO, Event::Flow);
-        let millis = u64::try_from(simulation.rng.below(5_000)).unwrap();
+        let millis = simulation.rng.below(5_000);
         simulation.run(SECOND * 10 + Duration::from_millis(millis));
         simulation.become_peer(Peer::IsSilent);
         simulation.run(SECOND * 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 fn words(rng: &mut Rng) -> Vec<u8> {
     let words = rng.below(10);

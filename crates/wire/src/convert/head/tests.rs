@@ -3,8 +3,9 @@
 use super::*;
 use crate::auth::{AuthTag, Nonce};
 use crate::convert::{BYTES_MAX, TooLong};
-use crate::rng::{Rng, simulate};
+use crate::draw::Draw;
 use crate::segments::SegmentList;
+use posthaste_testkit::{Rng, simulate};
 
 /// What a client of another make puts into its SYN for 10.33.3.3:80.
 const CONNECT: [u8; 24] = [

@@ -6,8 +6,9 @@ use super::super::Icmp;
 use super::*;
 use crate::auth::Key;
 use crate::convert::TcpRequest;
+use crate::draw::Draw;
 use crate::header::NodeId;
-use crate::rng::{Rng, simulate};
+use posthaste_testkit::{Rng, simulate};
 
 fn session(me: u64, peer: u64) -> Session {
     Session {

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The measuring thread: waits, reads answers, and carries out the links' actions.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use caps::Capability;
+use nix::poll::{PollFd, PollFlags};
+use posthaste_relay::control::Handle;
+use posthaste_relay::sys;
+use posthaste_wire::header::NodeId;
+
+use super::Shared;
+use super::handshake_probes::HandshakeProbes;
+use super::hops::Hops;
+use super::link::{Errand, State};
+use super::links::{Action, Links};
+use super::reflector::{Reflector, Seen};
+use super::refusal::Refusal;
+use super::report::Report;
+use super::sender::{Event, Sender};
+use super::targets::{Settings, Target};
+use super::udp::Udp;
+use posthaste_daemon::log::{Level, Log, Quota};
+use posthaste_daemon::thread::{Waker, lock, wait};
+
+/// The thread's capabilities: to mark sockets, and to get timestamps of sent packets where the host
+/// reserves them to privileged processes.
+pub(super) const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+
+/// The state of the thread.
+pub(super) struct Thread {
+    shared: Arc<Shared>,
+    settings: Settings,
+    reflector: Reflector,
+    sender: Sender,
+    handshake_probes: HandshakeProbes,
+    hops: Hops,
+    log: Log,
+    complaints: Quota,
+    events: Vec<Event>,
+}
+
+impl Thread {
+    /// Opens the sockets that the settings need.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        settings: Settings,
+        reflectors: Vec<(SocketAddr, Udp)>,
+        workers: Vec<Handle>,
+        log: Log,
+    ) -> Self {
+        let clock = shared.clock.clone();
+        let mut thread = Self {
+            shared,
+            settings,
+            reflector: Reflector::new(reflectors, clock.clone()),
+            sender: Sender::new(clock),
+            handshake_probes: HandshakeProbes::default(),
+            hops: Hops::new(workers),
+            log,
+            complaints: Quota::default(),
+            events: Vec::new(),
+        };
+        thread.adopt(&[]);
+        thread
+    }
+
+    /// Measures until it is stopped.
+    pub(super) fn run(mut self, waker: &Waker) {
+        while !self.shared.stopped.load(Ordering::Relaxed) {
+            self.wait(waker);
+            let next = lock(&self.shared.next).take();
+            if let Some(next) = next {
+                let former = std::mem::replace(&mut self.settings, next);
+                self.adopt(&former.targets);
+            }
+            self.turn();
+        }
+    }
+
+    /// Adopts the present settings.
+    fn adopt(&mut self, former: &[Target]) {
+        if let Err(error) = self.sender.prepare(&self.settings) {
+            self.log.error(
+                "could not open sockets to measure links",
+                &[("error", &error)],
+            );
+        }
+        let targets = &self.settings.targets;
+        let mut links = lock(&self.shared.links);
+        for target in former.iter().filter(|target| !targets.contains(target)) {
+            links.forget(target.peer);
+        }
+        let peers: Vec<NodeId> = targets.iter().map(|target| target.peer).collect();
+        links.set_peers(self.settings.schedule, &peers, sys::monotonic());
+    }
+
+    /// Waits for readable sockets or due actions.
+    fn wait(&self, waker: &Waker) {
+        let deadline = lock(&self.shared.links).deadline();
+        let query = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
+        let all = [deadline, query, self.handshake_probes.deadline()];
+        let sockets = self.reflector.sockets().chain(self.sender.sockets());
+        let readable = sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        let probes = self.handshake_probes.sockets();
+        let writable = probes.map(|probe| PollFd::new(probe.as_fd(), PollFlags::POLLOUT));
+        wait(
+            waker,
+            readable.chain(writable),
+            all.into_iter().flatten().min(),
+        );
+    }
+
+    fn turn(&mut self) {
+        self.reflect();
+        let now = sys::monotonic();
+        let mut events = std::mem::take(&mut self.events);
+        self.sender.collect(&self.settings, now, &mut events);
+        let shared = Arc::clone(&self.shared);
+        let mut links = lock(&shared.links);
+        for event in events.drain(..) {
+            self.on_event(event, &mut links, now);
+        }
+        self.events = events;
+        if !self.settings.targets.is_empty() {
+            self.hops.pass_on(&mut links, now);
+        }
+        self.handshake_probe(&mut links, now);
+        while let Some(action) = links.poll_action(now) {
+            self.carry_out(action, &mut links, now);
+        }
+        self.handshake_probe(&mut links, now);
+        while let Some((report, was)) = links.next_report(now) {
+            shared.sink.on_report(&report);
+            if report.state != was {
+                self.log_change(&report);
+            }
+        }
+    }
+
+    fn reflect(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let (log, complaints) = (&self.log, &mut self.complaints);
+        let note = |seen| match seen {
+            Seen::Answered => shared.counts.on_reflected(),
+            Seen::Refused(from, refusal, ahead_ms) => {
+                complain(&shared, log, complaints, from, (refusal, ahead_ms));
+            }
+        };
+        self.reflector.serve(&self.settings, sys::monotonic(), note);
+    }
+
+    fn on_event(&mut self, event: Event, links: &mut Links, now: Duration) {
+        match event {
+            Event::Answer(peer, probe, rtt_us) => {
+                links.on_answer(peer, probe, rtt_us, now);
+            }
+            Event::Refused(peer, probe) => links.on_refused(peer, probe, now),
+            Event::Bad(from, refusal) => {
+                let why = (refusal, None);
+                complain(&self.shared, &self.log, &mut self.complaints, from, why);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: Action, links: &mut Links, now: Duration) {
+        let Action { peer, errand } = action;
+        let target = self.settings.target(peer);
+        match (errand, target) {
+            (Errand::Probe { port, sequence }, Some(target)) => {
+                let probe = (port, sequence);
+                if self
+                    .sender
+                    .send(&self.settings, target, probe, now)
+                    .is_err()
+                {
+                    links.on_refused(peer, probe, now);
+                }
+            }
+            (Errand::Handshake { within }, Some(target)) => {
+                self.handshake_probes.add(peer, target.listener, within);
+            }
+            // The links match the settings.
+            (_, None) => {}
+        }
+    }
+
+    fn handshake_probe(&mut self, links: &mut Links, now: Duration) {
+        let done = |peer, rtt_us| links.on_handshake(peer, rtt_us, now);
+        self.handshake_probes.advance(self.settings.mark, now, done);
+    }
+
+    /// Logs links that become up or dead.
+    fn log_change(&self, report: &Report) {
+        let peer = u64::from(report.peer);
+        match (report.state, report.rtt_us) {
+            (State::Dead, _) => self.log.warn("link is down", &[("peer", &peer)]),
+            (_, Some(rtt_us)) => self
+                .log
+                .info("link is up", &[("peer", &peer), ("rtt_us", &rtt_us)]),
+            _ => self.log.warn("link is not measured", &[("peer", &peer)]),
+        }
+    }
+}
+
+/// Counts a rejected packet, and logs it within bounds.
+fn complain(
+    shared: &Shared,
+    log: &Log,
+    complaints: &mut Quota,
+    from: SocketAddr,
+    (refusal, ahead_ms): (Refusal, Option<i64>),
+) {
+    shared.counts.on_refused(refusal);
+    if let Some(left_out) = complaints.take(Instant::now()) {
+        let reason = refusal.label();
+        let mut fields: Vec<(&str, &dyn Display)> = vec![("from", &from), ("reason", &reason)];
+        if let Some(ahead_ms) = &ahead_ms {
+            fields.push(("clock_ahead_ms", ahead_ms));
+        }
+        log.event_after(left_out, Level::Warn, "measuring packet refused", &fields);
+    }
+}
