@@ -12,7 +12,6 @@
 pub mod boot;
 mod chain;
 pub mod chart;
-pub mod clock;
 pub mod compare;
 mod controller;
 pub mod demo;

@@ -12,7 +12,6 @@ use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::clock::WrongClock;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -47,7 +46,6 @@ pub struct Builder<'a> {
     metrics: String,
     observes: bool,
     confined: Option<(CpuSet, i32)>,
-    clock: Option<WrongClock>,
 }
 
 impl Builder<'_> {
@@ -55,13 +53,6 @@ impl Builder<'_> {
     #[must_use]
     pub fn confined(mut self, cpus: CpuSet, nice: i32) -> Self {
         self.confined = Some((cpus, nice));
-        self
-    }
-
-    /// Runs the node with a wrong clock.
-    #[must_use]
-    pub fn clock(mut self, clock: &WrongClock) -> Self {
-        self.clock = Some(clock.clone());
         self
     }
 
@@ -89,7 +80,12 @@ impl Builder<'_> {
 
     /// Starts the node and waits until it reports that it is ready.
     pub fn start(self) -> Result<Node> {
-        let mut node = self.start_unready()?;
+        self.start_by(Process::spawn)
+    }
+
+    /// As [`Self::start`], with another way to start the process than [`Process::spawn`].
+    pub fn start_by(self, spawn: impl FnOnce(&str, Command) -> Result<Process>) -> Result<Node> {
+        let mut node = self.spawn(spawn)?;
         node.process
             .wait_until("word that it is ready", READY, |process| {
                 process
@@ -102,6 +98,10 @@ impl Builder<'_> {
 
     /// Starts the node and does not wait.
     pub fn start_unready(self) -> Result<Node> {
+        self.spawn(Process::spawn)
+    }
+
+    fn spawn(self, spawn: impl FnOnce(&str, Command) -> Result<Process>) -> Result<Node> {
         let files = Scratch::new()?;
         let file = files.path().join(CONFIG_FILE);
         let head = self.head(files.path());
@@ -112,12 +112,8 @@ impl Builder<'_> {
         if let Some((cpus, nice)) = self.confined {
             sys::confine(&mut command, cpus, nice);
         }
-        let process = match &self.clock {
-            Some(clock) => clock.spawn("the node", command)?,
-            None => Process::spawn("the node", command)?,
-        };
         Ok(Node {
-            process,
+            process: spawn("the node", command)?,
             binary: self.binary,
             head,
             observes: self.observes,
@@ -158,7 +154,6 @@ impl Node {
             metrics: "off".to_owned(),
             observes: false,
             confined: None,
-            clock: None,
         }
     }
 

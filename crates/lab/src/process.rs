@@ -39,7 +39,7 @@ impl Process {
 
     /// As [`Self::spawn`]; the parent thread calls `adopt` with the process id before it is used
     /// elsewhere. If that fails the process is killed.
-    pub(crate) fn spawn_with(
+    pub fn spawn_with(
         name: &str,
         mut command: Command,
         adopt: impl FnOnce(u32) -> io::Result<()> + Send + Sync + 'static,

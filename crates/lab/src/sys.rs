@@ -16,13 +16,6 @@ use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::Pid;
 
-mod time_calls;
-
-pub(crate) use time_calls::{
-    TimeCall, answer_time_call, await_exec, check_time_call, hand_time_calls_to, next_time_call,
-    receive_descriptor, release,
-};
-
 /// Adds the name of the call to an error.
 fn named(call: &str, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{call}: {source}"))
