@@ -40,9 +40,9 @@ use self::bench::Bench;
 use self::load::Load;
 use self::subject::Subject;
 use self::testbed::{Measured, Times};
-use crate::echo;
 use crate::node::Binary;
 use crate::record::Record;
+use crate::socket;
 
 /// Arguments of `posthaste-lab compare`.
 #[derive(Debug, clap::Args)]
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
-    echo::raise_descriptor_limit()?;
+    socket::raise_descriptor_limit()?;
     let mut record = Record::start("compare", args.seed);
     let bench = Bench {
         args,

@@ -26,11 +26,11 @@ use posthaste_control::route_table::RouteTable;
 use serde_json::Value;
 
 use crate::controller::{self, Controller};
-use crate::echo::raise_descriptor_limit;
 use crate::netns::Namespace;
 use crate::node::Binary;
 use crate::record::Record;
 use crate::rng::Rng;
+use crate::socket;
 use clients::{Clients, Player, number, place};
 use report::{Death, Interval, Outcome};
 use topology::Topology;
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("fleet", args.seed);
     let binary = args.binary.find()?;
     // Every played node has a connection.
-    raise_descriptor_limit()?;
+    socket::raise_descriptor_limit()?;
     let namespace = Namespace::new()?;
     let nodes = usize::from(args.nodes);
     let names: Vec<(NodeNumber, String)> = (0..nodes)

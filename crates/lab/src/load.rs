@@ -10,14 +10,13 @@
 //! its window, so that counters and clocks cover the same time.
 
 mod connection;
-pub(crate) mod content;
-mod conversation;
+pub(crate) mod conversation;
 mod fetch;
 mod hold;
 mod meter;
 mod pingpong;
-mod poll;
-mod server;
+mod request;
+pub(crate) mod server;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -28,7 +27,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-pub use self::content::Request;
+pub use self::request::Request;
 use crate::stats::percentile;
 
 /// Arguments of `posthaste-lab load`.

@@ -22,8 +22,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use anyhow::{Result, anyhow, ensure};
 
 use self::clients::Clients;
 use self::keeper::Keeper;
@@ -33,6 +32,7 @@ use self::verdict::{Pair, Span};
 use crate::node::Binary;
 use crate::process::wait_until;
 use crate::record::Record;
+use crate::socket;
 
 /// Bound on active clients per network: further ones wait.
 const PLAYING_MAX: usize = 800;
@@ -104,8 +104,7 @@ struct Both {
 
 fn play(args: &Args) -> Result<Run> {
     // Each connection takes two descriptors in each network.
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;
+    socket::raise_descriptor_limit()?;
     let sites = [Testbed::new(args.seed)?, Testbed::new(args.seed)?];
     let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
     let start = Instant::now();

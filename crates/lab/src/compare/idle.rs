@@ -8,9 +8,9 @@ use super::site::Running;
 use super::targets::{Alone, EARLY};
 use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
-use crate::echo;
 use crate::process::wait_until;
 use crate::record::Record;
+use crate::socket;
 use crate::table::Table;
 
 /// Idle relays to open.
@@ -112,7 +112,7 @@ impl Footprint {
 
 /// The number of idle relays that the limit of open files allows, up to the requested number.
 pub(super) fn relays() -> Result<usize> {
-    let descriptors = echo::raise_descriptor_limit()?;
+    let descriptors = socket::raise_descriptor_limit()?;
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
     Ok(possible.min(RELAYS))
 }

@@ -22,8 +22,8 @@ pub(super) const PORT: u16 = 8000;
 /// The nice value of all measured processes, to reduce disturbance by others on the machine.
 pub(super) const NICE: i32 = -10;
 
-/// How long a subject may take to start.
-const READY: Duration = Duration::from_secs(30);
+/// How long a subject may take to start, and to end.
+pub(super) const READY: Duration = Duration::from_secs(30);
 
 /// Where a subject is started.
 #[derive(Clone, Copy, Debug)]

@@ -3,19 +3,20 @@
 //! [`probe`](crate::boot::probe)).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::figures::Spread;
-use super::site::{PORT, Site};
+use super::site::{NICE, PORT, READY, Site, cpu_set};
 use super::subject::Subject;
 use super::targets::{Alone, EARLY};
 use super::testbed::CONNECTIONS_MAX;
-use crate::boot::{self, Launch, probe};
+use crate::boot::{self, probe};
 use crate::echo::Echo;
 use crate::link::Link;
 use crate::network::{Family, Network};
-use crate::node::Binary;
+use crate::node::{Binary, Node};
 use crate::record::Record;
 use crate::table::Table;
 
@@ -128,18 +129,35 @@ impl<'a> Place<'a> {
         let took = if name == EARLY {
             let target = SocketAddr::new(self.network.server_address(start.family), PORT);
             probe_is_deaf(&site, target)?;
-            // As operators start it, without a configuration.
-            let mut launch = Launch::new(site.node(), &start.binary.find()?, start.threads)?;
-            site.confine(&mut launch.command, None)?;
-            launch.time(&self.network, target)?
+            time_node(&site, target)?
         } else if let Some((command, _files, target)) = self.subject.launch(&site)? {
-            let timed = boot::time_start(&self.network, command, target);
-            timed.with_context(|| format!("start {name}"))?.1
+            boot::time_start(&self.network, name, command, target)
+                .with_context(|| format!("start {name}"))?
+                .1
         } else {
             return Ok(None);
         };
         Ok(Some(took.as_secs_f64() * 1e3))
     }
+}
+
+/// Starts a node as operators do, almost without a configuration, and stops it.
+fn time_node(site: &Site<'_>, target: SocketAddr) -> Result<Duration> {
+    let config = format!("[node]\nworkers = {}\n", site.threads);
+    let mut took = Duration::ZERO;
+    let builder = Node::builder(site.node(), site.binary.find()?).config(&config);
+    let mut node = builder
+        .confined(cpu_set(site.cpus)?, NICE)
+        .start_by(|name, command| {
+            let (process, first) = boot::time_start(site.network, name, command, target)?;
+            took = first;
+            Ok(process)
+        })?;
+    // It is ready now. One that is stopped before that dies, and the next one waits until its guard
+    // has cleaned up.
+    let status = node.stop(READY)?;
+    ensure!(status.success(), "the node ended with {status}");
+    Ok(took)
 }
 
 /// Verifies that packets forwarded before the node has started do not count as relayed.

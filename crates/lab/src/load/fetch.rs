@@ -9,8 +9,9 @@ use anyhow::{Result, ensure};
 
 use super::connection::{self, FirstMessage};
 use super::meter::Window;
-use super::poll::Poll;
-use super::{Call, Outcome, Request, content, percentiles};
+use super::{Call, Outcome, Request, percentiles};
+use crate::poll::Poll;
+use crate::{content, socket};
 
 /// Bound on open connections in an open loop; one more is an error, not a delay.
 const OPEN_MAX: usize = 8192;
@@ -63,7 +64,6 @@ struct Fetcher {
     /// Empty slots.
     free: Vec<usize>,
     ready: Vec<usize>,
-    pattern: Vec<u8>,
     buffer: Vec<u8>,
     window: Window,
     outcome: Outcome,
@@ -84,7 +84,7 @@ struct Fetch {
 
 impl Fetcher {
     fn new(call: &Call) -> Result<Self> {
-        crate::echo::raise_descriptor_limit()?;
+        socket::raise_descriptor_limit()?;
         Ok(Self {
             call: call.clone(),
             first_message: FirstMessage::new(call),
@@ -92,7 +92,6 @@ impl Fetcher {
             slots: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
-            pattern: content::pattern(),
             buffer: vec![0; 1 << 17],
             window: Window::new(call)?,
             outcome: Outcome::default(),
@@ -116,7 +115,7 @@ impl Fetcher {
             self.free.push(self.slots.len());
             self.slots.push(None);
         }
-        let stream = connection::begin(self.call.target)?;
+        let stream = socket::begin(socket::toward(self.call.target)?, self.call.target)?;
         let slot = self.free[self.free.len() - 1];
         self.poll.add(&stream, slot)?;
         self.free.pop();
@@ -151,7 +150,7 @@ impl Fetcher {
             return false;
         };
         let before = fetch.have;
-        let result = fetch.advance(&self.first_message, &self.pattern, &mut self.buffer);
+        let result = fetch.advance(&self.first_message, &mut self.buffer);
         let gained = fetch.have - before;
         self.outcome.received += gained;
         if counting {
@@ -198,12 +197,7 @@ impl Fetcher {
 
 impl Fetch {
     /// Advances to the end, or until the socket would block, which is returned as an error.
-    fn advance(
-        &mut self,
-        first_message: &FirstMessage,
-        pattern: &[u8],
-        buffer: &mut [u8],
-    ) -> io::Result<()> {
+    fn advance(&mut self, first_message: &FirstMessage, buffer: &mut [u8]) -> io::Result<()> {
         if !self.requested {
             let request = first_message.with(Request::Object(self.size));
             connection::write_whole(&mut self.stream, &request)?;
@@ -215,7 +209,7 @@ impl Fetch {
             if count == 0 {
                 return connection::expect(self.have == self.size, "ended too early");
             }
-            let fits = content::fits(pattern, self.have, &buffer[..count]);
+            let fits = content::fits(self.have, &buffer[..count]);
             self.have += count as u64;
             connection::expect(fits, "wrong bytes")?;
             connection::expect(self.have <= self.size, "too many bytes")?;

@@ -11,8 +11,9 @@ use nix::sys::socket::{MsgFlags, recv};
 
 use super::connection::{self, FirstMessage};
 use super::meter::Window;
-use super::poll::Poll;
 use super::{Call, Outcome, Request};
+use crate::poll::Poll;
+use crate::socket;
 
 /// How long the last bytes may take after the client's FIN.
 const LAST: Duration = Duration::from_secs(10);
@@ -80,7 +81,7 @@ impl Streams {
             ended: false,
         };
         for number in 0..flows {
-            let stream = connection::begin(call.target)?;
+            let stream = socket::begin(socket::toward(call.target)?, call.target)?;
             streams.poll.add(&stream, number)?;
             streams.flows.push(Some(Flow {
                 stream,

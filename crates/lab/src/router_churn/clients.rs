@@ -2,7 +2,7 @@
 //! The clients and servers of one network: a thread for each end of each connection.
 
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ends::{self, End};
 use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT};
 use super::testbed::Testbed;
+use crate::socket;
 
-/// Length of the accept queue.
-const BACKLOG: i32 = 4096;
 /// Interval of the listeners' check whether to end.
 const LOOK: Duration = Duration::from_millis(200);
 /// Stack of a thread, with a generous margin.
@@ -187,19 +185,10 @@ fn launch_client(number: u64, shared: &Arc<Shared>) {
 }
 
 fn listen(port: u16) -> Result<TcpListener> {
-    let listen = || {
-        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_only_v6(false)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
-        socket.listen(BACKLOG)?;
-        // `accept` uses the timeout, too.
-        socket.set_read_timeout(Some(LOOK))?;
-        Ok(TcpListener::from(socket))
-    };
-    listen()
-        .map_err(|error: std::io::Error| error)
-        .with_context(|| format!("listen on {port}"))
+    // `accept` uses the timeout, too.
+    let socket = socket::listen(port, |socket| socket.set_read_timeout(Some(LOOK)));
+    let socket = socket.with_context(|| format!("listen on {port}"))?;
+    Ok(socket.into())
 }
 
 fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {

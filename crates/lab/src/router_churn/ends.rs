@@ -4,14 +4,13 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::plan::{Kind, Plan};
-use crate::load::content;
+use crate::{content, socket};
 
 /// Bound on opening a connection: the first SYN and two retransmissions (RFC 6298).
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -99,20 +98,11 @@ impl End {
     }
 }
 
-fn pattern() -> &'static [u8] {
-    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
-    PATTERN.get_or_init(content::pattern)
-}
-
 /// Connects from an address; the thread is in the client's namespace.
 pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
     let dial = || {
         let target = plan.target();
-        let socket = Socket::new(
-            Domain::for_address(target),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
+        let socket = socket::toward(target)?;
         socket.bind(&SocketAddr::new(plan.client_address(), 0).into())?;
         socket.connect_timeout(&target.into(), CONNECT_PATIENCE)?;
         Ok(TcpStream::from(socket))
@@ -205,13 +195,10 @@ fn server(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
 
 fn send(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
     while bytes > 0 {
-        let piece = content::from(pattern(), offset);
-        let length = piece
-            .len()
-            .min(usize::try_from(bytes).unwrap_or(usize::MAX));
-        stream.write_all(&piece[..length])?;
-        offset += length as u64;
-        bytes -= length as u64;
+        let piece = content::part(offset, bytes);
+        stream.write_all(piece)?;
+        offset += piece.len() as u64;
+        bytes -= piece.len() as u64;
     }
     Ok(())
 }
@@ -219,15 +206,14 @@ fn send(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<(
 fn receive(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES];
     while bytes > 0 {
-        let expected = content::from(pattern(), offset);
-        let room = expected.len().min(buffer.len());
-        let room = room.min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let room = bytes.min(PIECE_BYTES as u64);
+        let room = usize::try_from(room).unwrap_or(PIECE_BYTES);
         let length = match stream.read(&mut buffer[..room]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             other => other?,
         };
-        if buffer[..length] != expected[..length] {
+        if !content::matches(offset, &buffer[..length]) {
             return Err(ErrorKind::InvalidData.into());
         }
         offset += length as u64;

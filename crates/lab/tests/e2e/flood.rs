@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use posthaste_lab::echo::{self, Echo};
+use posthaste_lab::echo::Echo;
 use posthaste_lab::flood::counts::Counts;
 use posthaste_lab::flood::{Flood, Plan, Prefix};
 use posthaste_lab::link::Link;
@@ -113,7 +113,14 @@ fn completed_handshakes_are_seen() {
             .unwrap();
         let _server = Echo::start(network.server(), PORT).unwrap();
         let target = SocketAddr::new(server, PORT);
-        let calls = client.run_in(|| echo::call(target, 3, SOON)).unwrap();
+        let calls: Vec<TcpStream> = client.run_in(|| {
+            let call = |_| TcpStream::connect_timeout(&target, SOON).unwrap();
+            (0..3).map(call).collect()
+        });
+        wait_until("three connections at the server", SOON, || {
+            counts(&network, sources.parse().unwrap()).passive_opens == 3
+        })
+        .unwrap();
         let counts = counts(&network, sources.parse().unwrap());
         assert_eq!(
             (counts.completed, counts.half_open, counts.passive_opens),

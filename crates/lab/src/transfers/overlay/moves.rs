@@ -6,12 +6,11 @@
 //! continuously, limited by its client's reading rate.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::testbed::{LONG, SERVER, Testbed, Way, cut, target};
 use super::topology::{Pair, Topology};
@@ -33,7 +32,6 @@ const LONG_BYTES: u64 = 64_000_000;
 const LONG_RATE: f64 = 4_000_000.0;
 /// Its timeout, with the link cut for a while.
 const LONG_PATIENCE: Duration = Duration::from_secs(180);
-const CHUNK: usize = 64 * 1024;
 /// Bound on the time until connections use the former route after the link is restored.
 const RETURN: Duration = Duration::from_secs(45);
 /// Nodes have logged connections that ended this long ago.
@@ -220,28 +218,12 @@ fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usiz
 /// Fetches from the calling thread's namespace, slowly, and checks every byte. Returns the
 /// duration.
 fn read_slowly(server: SocketAddr) -> Result<f64> {
+    let mut request = transfer::Request::new(server.ip(), server.port(), LONG_BYTES);
+    request.deadline = LONG_PATIENCE;
     let start = Instant::now();
-    let mut stream = TcpStream::connect(server).context("connect")?;
-    stream.set_read_timeout(Some(LONG_PATIENCE))?;
-    stream.write_all(format!("GET {LONG_BYTES}\n").as_bytes())?;
-    let mut received = 0_u64;
-    let mut chunk = vec![0; CHUNK];
-    loop {
+    let timing = transfer::fetch_paced(&request, |received| {
         let due = start + Duration::from_secs_f64(received as f64 / LONG_RATE);
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let count = stream
-            .read(&mut chunk)
-            .with_context(|| format!("read after {received} bytes"))?;
-        if count == 0 {
-            break;
-        }
-        transfer::verify(received, &chunk[..count])?;
-        received += count as u64;
-        ensure!(
-            start.elapsed() < LONG_PATIENCE,
-            "{received} bytes in {LONG_PATIENCE:?}"
-        );
-    }
-    ensure!(received == LONG_BYTES, "it ended after {received} bytes");
-    Ok(start.elapsed().as_secs_f64())
+    })?;
+    Ok(timing.complete.as_secs_f64())
 }
