@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use crate::network::Network;
 use crate::process::Process;
-use crate::sys;
+use crate::{sys, threads};
 
 /// Bound on the start of a relay.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,16 +52,15 @@ pub(crate) fn time_start(
             Ok(relay)
         });
         over.store(true, Ordering::Relaxed);
-        let first = prober
-            .join()
-            .map_err(|_| anyhow!("the probing thread panicked"))?;
-        let relay = relay?;
+        let first = threads::join(prober);
+        // Its error says more than that of the prober.
+        let (relay, first) = (relay?, first?);
         let mut nanoseconds = [0; 8];
         noted
             .read_exact(&mut nanoseconds)
             .context("read the time of exec")?;
         // The parent's fork and the child's set-up are the lab's work, not the relay's.
         let forked = Duration::from_nanos(u64::from_ne_bytes(nanoseconds));
-        Ok((relay, first?.duration_since(start) - forked))
+        Ok((relay, first.duration_since(start) - forked))
     })
 }

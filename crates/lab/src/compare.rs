@@ -29,7 +29,6 @@ mod targets;
 mod testbed;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -41,7 +40,7 @@ use self::load::Load;
 use self::subject::Subject;
 use self::testbed::{Measured, Times};
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::socket;
 
 /// Arguments of `posthaste-lab compare`.
@@ -67,12 +66,8 @@ pub struct Args {
     /// Say what the loads and subjects are, and do nothing
     #[arg(long)]
     list: bool,
-    /// Seed of the order of subjects
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the record and the charts go
-    #[arg(long, value_name = "DIR", default_value = "lab-output")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
@@ -102,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
     socket::raise_descriptor_limit()?;
-    let mut record = Record::start("compare", args.seed);
+    let mut record = Record::start("compare", args.common.seed);
     let bench = Bench {
         args,
         loads: chosen_loads(args)?,

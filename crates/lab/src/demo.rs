@@ -9,7 +9,6 @@
 
 pub(crate) mod web;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,7 +17,7 @@ use crate::link::Link;
 use crate::model::{self, Mode};
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
 use web::{Browser, Programs, WebServer};
@@ -43,12 +42,8 @@ pub struct Args {
     /// Fetches of each object each way; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Seed of the order of fetches
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the chart
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
@@ -74,12 +69,11 @@ impl Args {
             head_bytes: 0,
             clients: 1,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms round-trip time, {} Mbit/s, {congestion}",
                 self.rtt, self.rate
             ),
-            output: self.output.clone(),
+            common: self.common.clone(),
         }
     }
 }
@@ -113,7 +107,7 @@ struct Testbed {
 
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
-    let mut record = Record::start("demo", args.seed);
+    let mut record = Record::start("demo", args.common.seed);
     let programs = Programs::find()?;
     let bed = |way| Testbed::new(args, &programs, way);
     let sites = Sites([bed(Way::Direct)?, bed(Way::Node)?]);

@@ -17,7 +17,6 @@ mod topology;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,7 +27,7 @@ use serde_json::Value;
 use crate::controller::{self, Controller};
 use crate::netns::Namespace;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::rng::Rng;
 use crate::socket;
 use clients::{Clients, Player, number, place};
@@ -65,12 +64,8 @@ pub struct Args {
     /// Links that die, one after the other, and then as many nodes
     #[arg(long, default_value_t = 5, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=20))]
     deaths: u16,
-    /// Seed of where nodes are, and of what changes
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the chart
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Runs the experiment.
@@ -79,7 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         (0.0..=100.0).contains(&args.changes),
         "--changes must be between 0 and 100"
     );
-    let mut record = Record::start("fleet", args.seed);
+    let mut record = Record::start("fleet", args.common.seed);
     let binary = args.binary.find()?;
     // Every played node has a connection.
     socket::raise_descriptor_limit()?;
@@ -127,9 +122,9 @@ struct Experiment<'a> {
 }
 
 fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
-    let topology = Topology::new(args.nodes.into(), args.seed);
+    let topology = Topology::new(args.nodes.into(), args.common.seed);
     let address = (Ipv4Addr::LOCALHOST, controller::PORT).into();
-    let clients = Clients::new(topology, controller.key(), address, args.seed)?;
+    let clients = Clients::new(topology, controller.key(), address, args.common.seed)?;
     let mut experiment = Experiment {
         args,
         controller,
@@ -227,7 +222,7 @@ impl Experiment<'_> {
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
-        let mut rng = Rng::new(self.args.seed ^ 0xf1ee7);
+        let mut rng = Rng::new(self.args.common.seed ^ 0xf1ee7);
         let (mut owed, mut next) = (0.0, before.at);
         while Instant::now() < end {
             self.clients

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{scratch, sys};
+use crate::{scratch, sys, threads};
 
 /// Settings every namespace starts with: a new one inherits some of these from the host.
 const SETTINGS: &[(&str, &str)] = &[
@@ -90,9 +90,7 @@ impl Namespace {
                 enter(&self.file);
                 work()
             });
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            threads::join(thread)
         })
     }
 

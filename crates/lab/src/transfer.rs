@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
 use crate::netns::Namespace;
-use crate::{content, socket};
+use crate::{content, socket, threads};
 
 /// Bytes written or read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -156,15 +156,8 @@ pub fn fetch(namespace: &Namespace, request: &Request) -> Result<Timing> {
 
 /// Fetches `count` times at once. Fails when one of them does.
 pub fn fetch_at_once(namespace: &Namespace, request: &Request, count: u32) -> Result<Vec<Timing>> {
-    thread::scope(|scope| {
-        let start = |_| scope.spawn(|| fetch(namespace, request));
-        let clients: Vec<_> = (0..count).map(start).collect();
-        let ends = clients.into_iter().map(|client| {
-            let end = client.join();
-            end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        ends.collect()
-    })
+    let all = threads::at_once(count, |_| fetch(namespace, request));
+    all.into_iter().collect()
 }
 
 /// Like [`fetch`], from the calling thread's namespace.

@@ -75,7 +75,7 @@ impl Bench<'_> {
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
-                for index in shuffled(&order, self.args.seed, round) {
+                for index in shuffled(&order, self.args.common.seed, round) {
                     turns.take(&beds[index], load);
                 }
             }
@@ -193,7 +193,7 @@ impl Bench<'_> {
         print!("{}", record.markdown());
         let charts = report::charts(self, results).into_iter();
         let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart.svg()));
-        record.save(&self.args.output, charts)?;
+        record.save(&self.args.common.output, charts)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Prefix;
+use ipnet::IpNet;
 
 /// `TCP_SYN_RECV` in /proc/net/tcp.
 const SYN_RECEIVED: &str = "03";
@@ -31,7 +31,7 @@ pub struct Counts {
 
 impl Counts {
     /// Reads the network namespace of the calling thread.
-    pub fn take(prefix: Prefix) -> io::Result<Self> {
+    pub fn take(prefix: IpNet) -> io::Result<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let sockets = read("tcp")? + &read("tcp6")?;
         let (completed, half_open) = sockets_toward(prefix, &sockets);
@@ -48,14 +48,14 @@ impl Counts {
 
 /// Completed and half-open sockets toward `prefix` in the lines of
 /// /proc/net/tcp and /proc/net/tcp6.
-fn sockets_toward(prefix: Prefix, lines: &str) -> (u64, u64) {
+fn sockets_toward(prefix: IpNet, lines: &str) -> (u64, u64) {
     let mut counts = (0, 0);
     for line in lines.lines() {
         let mut fields = line.split_ascii_whitespace().skip(2);
         let (Some(remote), Some(state)) = (fields.next(), fields.next()) else {
             continue;
         };
-        if state == LISTEN || !remote_ip(remote).is_some_and(|ip| prefix.contains(ip)) {
+        if state == LISTEN || !remote_ip(remote).is_some_and(|ip| prefix.contains(&ip)) {
             continue;
         }
         if state == SYN_RECEIVED {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::plan::{Kind, Plan};
+use crate::names::named;
 use crate::{content, socket};
 
 /// Bound on opening a connection: the first SYN and two retransmissions (RFC 6298).
@@ -22,56 +23,32 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Number of pieces that a slow client sends.
 const PAUSES: u64 = 4;
 
-/// How a connection ended for one of its ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum End {
-    /// As planned, with every byte.
-    Planned,
-    /// The attempt was refused by a reset.
-    Refused,
-    /// The attempt was answered by an ICMP error.
-    Unreachable,
-    /// The attempt was not answered.
-    Silent,
-    /// By a reset that the other end did not send.
-    Reset,
-    /// Nothing arrived for [`PATIENCE`].
-    Hung,
-    /// By a FIN before all bytes.
-    Cut,
-    /// With a wrong byte, or one too many.
-    Changed,
-    /// This end failed to run.
-    Failed,
+named! {
+    /// How a connection ended for one of its ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub(super) enum End {
+        /// As planned, with every byte.
+        Planned = "as planned",
+        /// The attempt was refused by a reset.
+        Refused = "refused",
+        /// The attempt was answered by an ICMP error.
+        Unreachable = "unreachable",
+        /// The attempt was not answered.
+        Silent = "unanswered",
+        /// By a reset that the other end did not send.
+        Reset = "reset",
+        /// Nothing arrived for [`PATIENCE`].
+        Hung = "hung",
+        /// By a FIN before all bytes.
+        Cut = "cut off",
+        /// With a wrong byte, or one too many.
+        Changed = "changed",
+        /// This end failed to run.
+        Failed = "failed",
+    }
 }
 
 impl End {
-    pub(super) const ALL: [Self; 9] = [
-        Self::Planned,
-        Self::Refused,
-        Self::Unreachable,
-        Self::Silent,
-        Self::Reset,
-        Self::Hung,
-        Self::Cut,
-        Self::Changed,
-        Self::Failed,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Planned => "as planned",
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-            Self::Silent => "unanswered",
-            Self::Reset => "reset",
-            Self::Hung => "hung",
-            Self::Cut => "cut off",
-            Self::Changed => "changed",
-            Self::Failed => "failed",
-        }
-    }
-
     /// The end of an open connection.
     fn of(error: &io::Error) -> Self {
         match error.kind() {

@@ -21,7 +21,6 @@ mod testbed;
 mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,7 +31,7 @@ use crate::chart::SERIES_MAX;
 use crate::model::{Mode, Path};
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use testbed::Testbed;
 use way::{Carriage, Layout, Way};
@@ -94,12 +93,8 @@ pub struct Args {
     /// Largest deviation of a median from the model in the early mode, in per cent
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
     tolerance: f64,
-    /// Seed of the order of transfers
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the charts
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
@@ -227,7 +222,7 @@ impl Args {
     }
 
     fn record(&self) -> Record {
-        let mut record = Record::start("transfer-times", self.seed);
+        let mut record = Record::start("transfer-times", self.common.seed);
         record.parameter("rtt_ms", self.rtt);
         record.parameter("rate_mbit", self.rate);
         record.parameter("congestion", self.congestion.as_str());
@@ -261,12 +256,11 @@ impl Args {
             head_bytes: 0,
             clients: self.clients,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms round-trip time, {} Mbit/s, {}",
                 self.rtt, self.rate, self.congestion
             ),
-            output: self.output.clone(),
+            common: self.common.clone(),
         };
         (experiment, ways)
     }

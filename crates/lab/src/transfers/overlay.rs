@@ -33,7 +33,7 @@ use crate::demo::web::find;
 use crate::model::{Hops, Mode, Path};
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use testbed::{Testbed, Way};
 use topology::{Pair, Topology};
@@ -87,12 +87,8 @@ pub struct Args {
     /// By how much a median over warm hops may exceed the reverse proxy's, in per cent
     #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
     behind: f64,
-    /// Seed of the order of transfers
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the charts
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The carrier of a transfer.
@@ -214,17 +210,16 @@ impl Args {
             head_bytes: u64::from(u32::from(crate::link::MTU) - self.family.header_bytes()),
             clients: 1,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms more at either end, {} Mbit/s, {}, {}",
                 self.access, self.rate, self.congestion, self.family
             ),
-            output: self.output.clone(),
+            common: self.common.clone(),
         }
     }
 
     fn record(&self) -> Record {
-        let mut record = Record::start("overlay", self.seed);
+        let mut record = Record::start("overlay", self.common.seed);
         record.parameter("places", self.places.len());
         record.parameter("access_rtt_ms", self.access);
         record.parameter("rate_mbit", self.rate);

@@ -233,9 +233,11 @@ mod tests {
                 head_bytes: 0,
                 clients: 1,
                 repeats: 1,
-                seed: 1,
                 conditions: String::new(),
-                output: "none".into(),
+                common: crate::record::Common {
+                    seed: 1,
+                    output: "none".into(),
+                },
             },
             timings: [(direct, direct_ms), (warm, warm_ms)]
                 .map(|(case, complete)| (case, vec![timing(complete * MS)]))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_lab::echo::Echo;
 use posthaste_lab::flood::counts::Counts;
-use posthaste_lab::flood::{Flood, Plan, Prefix};
+use posthaste_lab::flood::{Flood, IpNet, Plan};
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
 use posthaste_lab::process::wait_until;
@@ -21,7 +21,7 @@ fn line() -> Network {
         .expect("the network is built")
 }
 
-fn counts(network: &Network, prefix: Prefix) -> Counts {
+fn counts(network: &Network, prefix: IpNet) -> Counts {
     network
         .server()
         .run_in(|| Counts::take(prefix))
@@ -41,7 +41,7 @@ fn meet_the_neighbours(network: &Network, server: SocketAddr) {
     );
 }
 
-fn flood_of(network: &Network, family: Family, sources: Prefix) -> u64 {
+fn flood_of(network: &Network, family: Family, sources: IpNet) -> u64 {
     let target = SocketAddr::new(network.server_address(family), PORT);
     meet_the_neighbours(network, target);
     let plan = Plan {

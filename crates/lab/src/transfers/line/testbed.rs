@@ -109,7 +109,7 @@ fn network(args: &Args, layout: Layout) -> Result<Network> {
         }
         _ => Network::line(layout.delays(args).into_iter().map(link)),
     };
-    let builder = builder.seed(args.seed).congestion(&args.congestion);
+    let builder = builder.seed(args.common.seed).congestion(&args.congestion);
     builder.build()
 }
 

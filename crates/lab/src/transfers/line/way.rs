@@ -5,41 +5,31 @@ use std::time::Duration;
 
 use super::Args;
 use crate::model::{Hops, Mode, Path};
+use crate::names::named;
 use crate::network::Family;
 
-/// Which nodes carry transfers, and over which hops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Carriage {
-    /// Evenly spaced nodes on the path, without configuration of each other
-    Transparent,
-    /// A chain of evenly spaced nodes, by cold hops
-    Cold,
-    /// A chain of evenly spaced nodes, by warm hops
-    Warm,
-    /// A chain of two nodes near the ends, by a cold hop
-    ColdEnds,
-    /// A chain of two nodes near the ends, by a warm hop
-    WarmEnds,
-    /// Likewise, but other flows have taken all warm hops
-    EmptyEnds,
-    /// A chain of a node beside the client and one beside the path, at each of --aside
-    OffPath,
+named! {
+    /// Which nodes carry transfers, and over which hops.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+    pub(super) enum Carriage {
+        /// Evenly spaced nodes on the path, without configuration of each other
+        Transparent = "transparent",
+        /// A chain of evenly spaced nodes, by cold hops
+        Cold = "cold",
+        /// A chain of evenly spaced nodes, by warm hops
+        Warm = "warm",
+        /// A chain of two nodes near the ends, by a cold hop
+        ColdEnds = "cold-ends",
+        /// A chain of two nodes near the ends, by a warm hop
+        WarmEnds = "warm-ends",
+        /// Likewise, but other flows have taken all warm hops
+        EmptyEnds = "empty-ends",
+        /// A chain of a node beside the client and one beside the path, at each of --aside
+        OffPath = "off-path",
+    }
 }
 
 impl Carriage {
-    /// Its name on the command line, in records and in names of files.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Transparent => "transparent",
-            Self::Cold => "cold",
-            Self::Warm => "warm",
-            Self::ColdEnds => "cold-ends",
-            Self::WarmEnds => "warm-ends",
-            Self::EmptyEnds => "empty-ends",
-            Self::OffPath => "off-path",
-        }
-    }
-
     /// Whether the nodes are near the ends.
     pub(super) fn is_ends(self) -> bool {
         matches!(self, Self::ColdEnds | Self::WarmEnds | Self::EmptyEnds)

@@ -17,6 +17,8 @@ use super::topology::{Pair, Topology};
 use super::web;
 use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
+use crate::names::named;
+use crate::threads;
 use crate::transfer::{self, Timing};
 
 /// Factor of a link that gets slower.
@@ -37,19 +39,12 @@ const RETURN: Duration = Duration::from_secs(45);
 /// Nodes have logged connections that ended this long ago.
 const LOGGED: Duration = Duration::from_millis(500);
 
-/// The change of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Worse,
-    Cut,
-}
-
-impl Change {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Worse => "three times as long",
-            Self::Cut => "cut",
-        }
+named! {
+    /// The change of a link.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Change {
+        Worse = "three times as long",
+        Cut = "cut",
     }
 }
 
@@ -140,13 +135,8 @@ fn watch(
             due += EVERY;
         }
         restore()?;
-        let join = |fetch: thread::ScopedJoinHandle<'_, Opened>| {
-            let end = fetch.join();
-            end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        let opened: Vec<Opened> = fetches.into_iter().map(join).collect();
-        let long_s = open.join();
-        let long_s = long_s.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let opened: Vec<Opened> = fetches.into_iter().map(threads::join).collect();
+        let long_s = threads::join(open);
         let changed = changed.context("the link was changed")?;
         anyhow::Ok((
             opened,

@@ -257,7 +257,7 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
         &beside,
         link,
         &args.congestion,
-        args.seed,
+        args.common.seed,
     )?;
     // Servers and reverse proxies get the same settings as nodes.
     for place in topology.clients() {

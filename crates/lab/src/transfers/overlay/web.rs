@@ -6,22 +6,27 @@
 //! the hosts of nodes, those of both keep grown windows over idle times and have large buffers. The
 //! reverse proxy forwards received bytes at once, and writes to no disk.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::demo::web::{object, object_name};
 use crate::netns::Namespace;
-use crate::nginx::Nginx;
+use crate::nginx::{self, Nginx, listen, object, object_name};
 use crate::scratch::Scratch;
 use crate::socket;
 use crate::transfer::{Timing, exchange};
 
 /// No header of an answer is longer.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
+
+/// The settings of both.
+const HTTP: &str = "access_log off;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000;
+";
 
 /// An origin at some ports, with an object of each size in KB.
 pub(super) fn origin(
@@ -30,14 +35,7 @@ pub(super) fn origin(
     ports: &[u16],
     sizes: &[u64],
 ) -> Result<Nginx> {
-    let files = Scratch::new()?;
-    for &size in sizes {
-        let file = files.path().join(object_name(size));
-        fs::write(file, object(size)).context("write an object")?;
-    }
-    let root = files.path().display();
-    let servers = format!("server {{\n{}root {root};\n}}\n", listen(ports));
-    start(nginx, host, files, &servers)
+    nginx::serve_objects(nginx, host, HTTP, ports, sizes)
 }
 
 /// A reverse proxy for origins: each port, and the origin behind it.
@@ -56,23 +54,8 @@ pub(super) fn reverse_proxy(
              proxy_max_temp_file_size 0;\n}}\n}}\n"
         )
     });
-    start(nginx, host, Scratch::new()?, &servers.collect::<String>())
-}
-
-fn start(nginx: &Path, host: &Namespace, files: Scratch, servers: &str) -> Result<Nginx> {
-    let http = format!(
-        "access_log off;
-    tcp_nodelay on;
-    keepalive_timeout 600s;
-    keepalive_requests 100000;
-    {servers}"
-    );
-    Nginx::start(nginx, host, files, &http)
-}
-
-fn listen(ports: &[u16]) -> String {
-    let line = |port: &u16| format!("listen 0.0.0.0:{port};\nlisten [::]:{port} ipv6only=on;\n");
-    ports.iter().map(line).collect()
+    let http = format!("{HTTP}{}", servers.collect::<String>());
+    Nginx::start(nginx, host, Scratch::new()?, &http)
 }
 
 /// Fetches the object of `size` KB over a new connection and compares it with the original.
