@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
+use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::Pid;
 
@@ -95,11 +96,7 @@ pub(crate) fn epoll_wait_precise(
 
 /// Asks for the calling thread's timers to fire without slack.
 pub(crate) fn drop_timer_slack() -> io::Result<()> {
-    // SAFETY: this option takes one integer and touches no memory of ours.
-    check("prctl PR_SET_TIMERSLACK", unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1)
-    })
-    .map(drop)
+    prctl::set_timerslack(1).map_err(|e| named("prctl PR_SET_TIMERSLACK", &e.into()))
 }
 
 /// Puts the calling thread in the real-time class. Fails without the privilege.
@@ -121,11 +118,8 @@ pub(crate) fn enter_namespace(namespace: impl AsFd) -> io::Result<()> {
 pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
     let prepare = move || {
         enter_namespace(&namespace)?;
-        // SAFETY: this option takes one integer and touches no memory of ours.
-        check("prctl PR_SET_PDEATHSIG", unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
-        })?;
-        Ok(())
+        prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|e| named("prctl PR_SET_PDEATHSIG", &e.into()))
     };
     // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
     // nothing else, both safe there. Only a failure allocates, for its message.

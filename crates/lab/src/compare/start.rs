@@ -130,10 +130,9 @@ impl<'a> Place<'a> {
             let target = SocketAddr::new(self.network.server_address(start.family), PORT);
             probe_is_deaf(&site, target)?;
             time_node(&site, target)?
-        } else if let Some((command, _files, target)) = self.subject.launch(&site)? {
-            boot::time_start(&self.network, name, command, target)
-                .with_context(|| format!("start {name}"))?
-                .1
+        } else if let Some(program) = self.subject.launch(&site)? {
+            let timed = boot::time_start(site.network, name, program.command, program.target);
+            timed.with_context(|| format!("start {name}"))?.1
         } else {
             return Ok(None);
         };

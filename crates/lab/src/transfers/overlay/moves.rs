@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::testbed::{LONG, SERVER, Testbed, Way, cut, target};
+use super::testbed::{LONG, SERVER, Testbed, Way, target};
 use super::topology::{Pair, Topology};
 use super::web;
 use super::{Args, KB, PATIENCE};
@@ -91,7 +91,7 @@ pub(super) fn observe(
         let usual = |times| topology.link(args, one, other, times);
         let change = || match kind {
             Change::Worse => testbed.mesh.change(one, other, usual(WORSE)),
-            Change::Cut => testbed.mesh.change(one, other, cut(usual(1.0))),
+            Change::Cut => testbed.mesh.change(one, other, usual(1.0).loss(1.0)),
         };
         let restore = || testbed.mesh.change(one, other, usual(1.0));
         let seen = watch(args, testbed, pair, kind, change, restore)?;

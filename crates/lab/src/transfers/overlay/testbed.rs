@@ -16,7 +16,7 @@ use super::web::{origin, reverse_proxy};
 use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
-use crate::link::{Emulation, Link};
+use crate::link::Link;
 use crate::mesh::{Beside, Mesh, address};
 use crate::model::Hops;
 use crate::netns::Namespace;
@@ -343,9 +343,4 @@ fn peer(args: &Args, me: usize, place: usize) -> String {
         "[[peer]]\nname = \"{name}\"\nid = {number}\naddress = \"{listener}\"\nkey = \"{key}\"\n\
          pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {congestion:?}\n"
     )
-}
-
-/// A link with complete loss.
-pub(super) fn cut(link: Emulation) -> Emulation {
-    Emulation { loss: 1.0, ..link }
 }
