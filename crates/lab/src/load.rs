@@ -17,7 +17,6 @@ mod meter;
 mod pingpong;
 mod request;
 pub(crate) mod server;
-mod stream;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -153,7 +152,7 @@ pub fn run(args: &Args) -> Result<()> {
             let outcome = match &call.work {
                 Work::Closed { at_once, sizes } => fetch::closed(&call, *at_once, sizes)?,
                 Work::Open { rate, size } => fetch::open(&call, *rate, *size)?,
-                Work::Stream { flows } => stream::run(&call, *flows)?,
+                Work::Stream { flows } => fetch::stream(&call, *flows)?,
                 Work::PingPong { bytes } => pingpong::run(&call, *bytes)?,
                 Work::Hold { connections } => return hold::run(&call, *connections),
             };
