@@ -16,6 +16,7 @@ mod stream;
 mod topology;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -154,7 +155,7 @@ impl Experiment<'_> {
             processor: self.controller.used()?.seconds,
             sent: self.clients.bytes.sent,
             received: self.clients.bytes.received,
-            plans: plan_version(&controller::query("/v1/plan")?)?.version,
+            plans: plan_version(&query_plan()?)?.version,
         })
     }
 
@@ -198,15 +199,11 @@ impl Experiment<'_> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = None;
         loop {
-            let plan = controller::query("/v1/plan")?;
+            let plan = query_plan()?;
             let links = plan["links"].as_u64().context("links of the plan")?;
             if links == (nodes * (nodes - 1)) as u64 {
                 let whole = *found.get_or_insert(plan_version(&plan)?);
-                if self
-                    .clients
-                    .living()
-                    .all(|player| player.holds() >= Some(whole))
-                {
+                if self.clients.all(|player| player.holds() >= Some(whole)) {
                     return Ok(whole);
                 }
             }
@@ -248,14 +245,11 @@ impl Experiment<'_> {
     /// have that plan.
     fn settle(&mut self) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
-        let mut before = plan_version(&controller::query("/v1/plan")?)?;
+        let mut before = plan_version(&query_plan()?)?;
         loop {
             self.clients.run_for(REST)?;
-            let plan = plan_version(&controller::query("/v1/plan")?)?;
-            let all = self
-                .clients
-                .living()
-                .all(|player| player.holds() == Some(plan));
+            let plan = plan_version(&query_plan()?)?;
+            let all = self.clients.all(|player| player.holds() == Some(plan));
             if all && before == plan {
                 return Ok(plan);
             }
@@ -296,11 +290,7 @@ impl Experiment<'_> {
     ) -> Result<Death> {
         let mut newer = plan;
         // A plan in progress at the failure does not include it.
-        while self
-            .clients
-            .living()
-            .any(|player| goes_by(player, &is_dead))
-        {
+        while !self.clients.all(|player| !goes_by(player, &is_dead)) {
             ensure!(
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
@@ -324,14 +314,8 @@ impl Experiment<'_> {
 
     /// The link with the most routes, and their number.
     fn most_used(&self) -> ((usize, usize), usize) {
-        let mut used: HashMap<(NodeNumber, NodeNumber), usize> = HashMap::new();
-        self.each_chain(|nodes| {
-            for pair in nodes.windows(2) {
-                let ends = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-                *used.entry(ends).or_default() += 1;
-            }
-        });
-        let most = used.into_iter().max_by_key(|(ends, count)| (*count, *ends));
+        let ends = |pair: &[NodeNumber]| (pair[0].min(pair[1]), pair[0].max(pair[1]));
+        let most = self.most(|nodes| nodes.windows(2).map(ends).collect());
         most.map_or(((0, 1), 0), |((one, other), count)| {
             ((place(one), place(other)), count)
         })
@@ -339,32 +323,31 @@ impl Experiment<'_> {
 
     /// The node that the most routes pass, and their number.
     fn most_passed(&self) -> (usize, usize) {
-        let mut used: HashMap<NodeNumber, usize> = HashMap::new();
-        self.each_chain(|nodes| {
-            for node in &nodes[1..nodes.len() - 1] {
-                *used.entry(*node).or_default() += 1;
-            }
-        });
-        let most = used.into_iter().max_by_key(|(node, count)| (*count, *node));
-        let first = self.clients.living().next();
-        let any = first
-            .and_then(|player| player.follower().plan())
-            .map_or(1, RouteTable::node);
+        let most = self.most(|nodes| nodes[1..nodes.len() - 1].to_vec());
+        let held = self.clients.living().find_map(|one| one.follower().plan());
+        let any = held.map_or(1, RouteTable::node);
         let (node, count) = most.unwrap_or((any, 0));
         (place(node), count)
     }
 
-    /// Visits every chain of a node's routes for the largest transfers.
-    fn each_chain(&self, mut look: impl FnMut(&[NodeNumber])) {
+    /// What the most routes for the largest transfers have in common, and their number. `parts`
+    /// returns the parts of a chain of more than two nodes.
+    fn most<T: Copy + Eq + Hash + Ord>(
+        &self,
+        parts: impl Fn(&[NodeNumber]) -> Vec<T>,
+    ) -> Option<(T, usize)> {
+        let mut used: HashMap<T, usize> = HashMap::new();
         for player in self.clients.living() {
-            let Some(held) = player.follower().plan() else {
-                continue;
-            };
-            let chains = routes(player, held);
-            chains
+            let chains = player.follower().plan().into_iter();
+            let chains = chains.flat_map(|held| routes(player, held));
+            for part in chains
                 .filter(|nodes| nodes.len() > 2)
-                .for_each(|nodes| look(&nodes));
+                .flat_map(|nodes| parts(&nodes))
+            {
+                *used.entry(part).or_default() += 1;
+            }
         }
+        used.into_iter().max_by_key(|(part, count)| (*count, *part))
     }
 }
 
@@ -390,13 +373,14 @@ fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool)
     chains.any(|nodes| nodes.windows(2).any(|pair| is_such((pair[0], pair[1]))))
 }
 
+fn query_plan() -> Result<Value> {
+    controller::query("/v1/plan")
+}
+
 /// The version of a plan in the API.
 fn plan_version(plan: &Value) -> Result<PlanVersion> {
-    let number = |name: &str| {
-        plan["plan_version"][name]
-            .as_u64()
-            .context("the version of a plan")
-    };
+    let version = &plan["plan_version"];
+    let number = |name: &str| version[name].as_u64().context("the version of a plan");
     Ok(PlanVersion {
         epoch: number("epoch")?,
         version: number("version")?,
