@@ -22,6 +22,10 @@ use crate::transfer::Timing;
 use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
 use web::{Browser, Programs, WebServer};
 
+/// How objects reach the client.
+const DIRECTLY: &str = "directly";
+const BY_NODE: &str = "through a node";
+
 /// Arguments of `posthaste-lab demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -48,9 +52,9 @@ pub struct Args {
 
 impl Args {
     fn experiment(&self, congestion: &str) -> Experiment {
-        let subject = |way: Way, reference| Subject {
-            name: way.name().to_owned(),
-            labels: vec![("way", way.name().to_owned())],
+        let subject = |name: &str, reference| Subject {
+            name: name.to_owned(),
+            labels: vec![("way", name.to_owned())],
             mode: Mode::Early,
             reference,
             targets: Vec::new(),
@@ -58,7 +62,7 @@ impl Args {
         let family = self.family;
         Experiment {
             name: "demo",
-            subjects: vec![subject(Way::Direct, None), subject(Way::Node, Some(0))],
+            subjects: vec![subject(DIRECTLY, None), subject(BY_NODE, Some(0))],
             groups: vec![Group {
                 file: "svg".to_owned(),
                 title: format!("Web objects by curl from nginx over {family}"),
@@ -78,26 +82,10 @@ impl Args {
     }
 }
 
-/// How objects reach the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Direct,
-    Node,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "directly",
-            Self::Node => "through a node",
-        }
-    }
-}
-
 /// A network with a web server, and a browser to use it. Dropped in the order of its fields.
 #[derive(Debug)]
 struct Testbed {
-    way: Way,
+    way: &'static str,
     node: Option<Node>,
     server: WebServer,
     browser: Browser,
@@ -110,7 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("demo", args.common.seed);
     let programs = Programs::find()?;
     let bed = |way| Testbed::new(args, &programs, way);
-    let sites = Sites([bed(Way::Direct)?, bed(Way::Node)?]);
+    let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
     record.parameter("rtt_ms", args.rtt);
     record.parameter("rate_mbit", args.rate);
@@ -143,7 +131,7 @@ impl Topology for Sites {
 }
 
 impl Testbed {
-    fn new(args: &Args, programs: &Programs, way: Way) -> Result<Self> {
+    fn new(args: &Args, programs: &Programs, way: &'static str) -> Result<Self> {
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
             .rate(args.rate * 1_000_000)
@@ -156,7 +144,7 @@ impl Testbed {
         };
         let testbed = Self {
             way,
-            node: (way == Way::Node).then(start).transpose()?,
+            node: (way == BY_NODE).then(start).transpose()?,
             server: WebServer::start(&programs.nginx, network.server(), &args.sizes)?,
             browser: Browser::new(&programs.curl)?,
             network,
@@ -171,7 +159,7 @@ impl Testbed {
         let server = self.network.server_address(self.family);
         self.browser
             .fetch(self.network.client(), server, size)
-            .with_context(|| format!("fetch {size} KB {}", self.way.name()))
+            .with_context(|| format!("fetch {size} KB {}", self.way))
     }
 
     /// Checks that so many fetches took the expected path.
@@ -181,7 +169,7 @@ impl Testbed {
         ensure!(
             seen.len() as u64 == fetches && seen.iter().all(|visitor| *visitor == client),
             "{}: nginx received {seen:?} instead of {fetches} times {client}",
-            self.way.name()
+            self.way
         );
         let Some(node) = &self.node else {
             return Ok(());

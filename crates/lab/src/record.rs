@@ -263,19 +263,12 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 /// The command line without the program's directory, with quotes around every argument that a shell
 /// would split.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
-    let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
+    let mut words: Vec<String> = arguments.collect();
     if let Some(program) = words.first_mut() {
         *program = program.rsplit('/').next().unwrap_or_default().to_string();
     }
-    words.join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_string();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    // Only a NUL byte cannot be quoted, and no argument has one.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }
 
 /// The commit of the source tree of this binary; `unknown` if that tree does not exist, as for a
@@ -305,7 +298,7 @@ mod tests {
         let words = ["/usr/bin/posthaste-lab", "boot", "--note", "it's 1 run"].map(String::from);
         assert_eq!(
             command_line(words.into_iter()),
-            r"posthaste-lab boot --note 'it'\''s 1 run'"
+            r#"posthaste-lab boot --note "it's 1 run""#
         );
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
 use nix::sys::prctl;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 /// Adds the name of the call to an error.
@@ -151,27 +151,4 @@ pub(crate) fn note_exec(command: &mut Command, start: Instant, mut pipe: PipeWri
     // SAFETY: the closure runs between fork and exec and only reads a clock and writes to a
     // descriptor, both safe there.
     unsafe { command.pre_exec(note) };
-}
-
-/// Calls `handler` on SIGINT, SIGTERM and SIGHUP.
-///
-/// The handler may do only what is allowed in a signal handler: system calls and atomics.
-pub(crate) fn on_termination(handler: extern "C" fn(libc::c_int)) -> nix::Result<()> {
-    let action = SigAction::new(
-        SigHandler::Handler(handler),
-        // Waiting threads must not get EINTR from a signal that is not for them.
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the contract above holds for the handler given.
-        unsafe { sigaction(signal, &action) }?;
-    }
-    Ok(())
-}
-
-/// Writes one byte to a descriptor number kept in an atomic; for use in a signal handler.
-pub(crate) fn write_byte(fd: libc::c_int) {
-    // SAFETY: writes one byte of a static; a bad descriptor only makes the call fail.
-    unsafe { libc::write(fd, b"x".as_ptr().cast(), 1) };
 }

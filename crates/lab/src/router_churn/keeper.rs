@@ -3,8 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -13,12 +12,12 @@ use nix::unistd::Pid;
 use super::plan::Fault;
 use crate::netns::Namespace;
 use crate::node::Node;
+use crate::process::wait_until;
 
 /// How long a drain waits for open relays: longer than connections last.
 const DRAIN: &str = "[node]\ndrain_timeout = \"20s\"\n";
 /// How long a process may take to end after a signal, with a generous margin.
 const ENDING: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The accept modes of successive reloads.
 const MODES: [&str; 3] = ["early", "strict", "late"];
@@ -158,12 +157,7 @@ fn signal(pid: Pid, signal: Signal) -> Result<()> {
 }
 
 fn wait_for_end(pid: Pid) -> Result<()> {
-    let until = Instant::now() + ENDING;
-    while !has_ended(pid) {
-        ensure!(Instant::now() < until, "process {pid} does not end");
-        thread::sleep(LOOK);
-    }
-    Ok(())
+    wait_until(&format!("end of process {pid}"), ENDING, || has_ended(pid))
 }
 
 /// Whether the process does not exist, or is a zombie.

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use ipnet::IpNet;
@@ -17,6 +17,7 @@ use crate::flood::{Flood, Plan};
 use crate::link::Link;
 use crate::network::{CLIENT_SIDE, Family};
 use crate::node::Node;
+use crate::process::wait_for;
 use crate::threads;
 use crate::transfer::{self, Request, Server};
 
@@ -144,14 +145,8 @@ fn flood(course: &Course, plan: Plan, flows: u32, outcome: &mut Outcome) -> Resu
 
 /// Waits for a node to close its half-open connections; false when it keeps some.
 fn is_released(node: &Node) -> Result<bool> {
-    let until = Instant::now() + RELEASE;
-    while Instant::now() < until {
-        if node.counter("half_open")? == 0 {
-            return Ok(true);
-        }
-        thread::sleep(LOOK);
-    }
-    Ok(false)
+    let empty = || Ok((node.counter("half_open")? == 0).then_some(()));
+    Ok(wait_for(RELEASE, empty)?.is_some())
 }
 
 /// Starts `count` flows, evenly spaced, and waits for all.

@@ -34,7 +34,7 @@ use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use testbed::Testbed;
-use way::{Carriage, Layout, Way};
+use way::{Carriage, Way};
 
 /// How much less time transfers over warm hops near the ends must take than without nodes, by size,
 /// at 100 ms with nodes 2 ms from the ends: bytes, and percent.
@@ -320,12 +320,12 @@ pub fn run(args: &Args) -> Result<()> {
 struct Line<'a> {
     args: &'a Args,
     ways: Vec<Way>,
-    testbeds: BTreeMap<Layout, Testbed>,
+    testbeds: BTreeMap<Way, Testbed>,
 }
 
-fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Layout, Testbed>> {
-    let layouts: BTreeSet<Layout> = ways.iter().map(|way| way.layout()).collect();
-    let make = |layout: Layout| {
+fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Way, Testbed>> {
+    let layouts: BTreeSet<Way> = ways.iter().map(|way| way.layout()).collect();
+    let make = |layout: Way| {
         let testbed = Testbed::new(args, layout);
         let testbed =
             testbed.with_context(|| format!("set up the network with {}", layout.describe()));

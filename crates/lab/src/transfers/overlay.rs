@@ -35,7 +35,7 @@ use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
-use testbed::{Testbed, Way};
+use testbed::{Kind, Testbed};
 use topology::{Pair, Topology};
 
 /// Timeout of one transfer.
@@ -89,49 +89,6 @@ pub struct Args {
     behind: f64,
     #[command(flatten)]
     common: Common,
-}
-
-/// The carrier of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Direct,
-    Chain(Hops),
-    ReverseProxy,
-}
-
-impl Kind {
-    /// The kinds of a pair, the reference first.
-    const ALL: [Self; 4] = [
-        Self::Direct,
-        Self::Chain(Hops::Cold),
-        Self::Chain(Hops::Warm),
-        Self::ReverseProxy,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Chain(Hops::Warm) => "chain, warm",
-            Self::Chain(_) => "chain, cold",
-            Self::ReverseProxy => "reverse proxy",
-        }
-    }
-
-    fn way(self) -> Way {
-        match self {
-            Self::Direct => Way::Around,
-            Self::Chain(_) => Way::Through,
-            Self::ReverseProxy => Way::ReverseProxy,
-        }
-    }
-
-    /// The overlay it belongs to.
-    fn hops(self) -> Hops {
-        match self {
-            Self::Chain(hops) => hops,
-            Self::Direct | Self::ReverseProxy => Hops::Warm,
-        }
-    }
 }
 
 /// The kind of a subject, and the index of its pair.
@@ -278,7 +235,7 @@ impl super::Topology for Overlay<'_> {
     fn fetch(&self, case: Case) -> Result<Vec<Timing>> {
         let (kind, _) = kind_of(case.subject);
         let (pair, size) = (self.pair(case), case.bytes / KB);
-        let target = testbed::target(self.args, pair, size, kind.way());
+        let target = testbed::target(self.args, pair, size, kind);
         let client = self.sites[&kind.hops()].client(pair)?;
         Ok(vec![web::fetch(client, target, size, PATIENCE)?])
     }

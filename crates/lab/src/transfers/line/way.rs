@@ -58,16 +58,6 @@ pub(super) struct Way {
     pub(super) mode: Mode,
 }
 
-/// The network of a way; ways that differ only in the mode share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Layout {
-    pub(super) carriage: Carriage,
-    pub(super) nodes: u32,
-    pub(super) aside: Duration,
-    /// Family of the hops between nodes, which may differ from that of the transfers.
-    pub(super) hops: Family,
-}
-
 impl Way {
     /// The canonical way with the same effect: without a node there is no mode, and one node needs
     /// no chain.
@@ -105,14 +95,14 @@ impl Way {
         }
     }
 
-    pub(super) fn layout(self) -> Layout {
-        // Only chains have a separate family for hops.
+    /// The way that stands for its network: those that differ only in the mode share one, and only
+    /// chains have a family of their own, that of their hops.
+    pub(super) fn layout(self) -> Self {
         let is_chain = self.carriage != Carriage::Transparent;
-        Layout {
-            carriage: self.carriage,
-            nodes: self.nodes,
-            aside: self.aside,
-            hops: if is_chain { self.family } else { Family::V4 },
+        Self {
+            family: if is_chain { self.family } else { Family::V4 },
+            mode: Mode::Early,
+            ..self
         }
     }
 
@@ -157,9 +147,7 @@ impl Way {
             ..Path::new(self.layout().delays(args), rate, self.family)
         }
     }
-}
 
-impl Layout {
     /// One-way delays of the hops.
     pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
         let whole = args.rtt() / 2;

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::testbed::{LONG, SERVER, Testbed, Way, target};
+use super::testbed::{Kind, LONG, SERVER, Testbed, target};
 use super::topology::{Pair, Topology};
 use super::web;
 use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
+use crate::model::Hops;
 use crate::names::named;
 use crate::threads;
 use crate::transfer::{self, Timing};
@@ -114,7 +115,7 @@ fn watch(
 ) -> Result<Move> {
     let client = testbed.client(pair)?;
     let size = args.sizes[0];
-    let server = target(args, pair, size, Way::Through);
+    let server = target(args, pair, size, Kind::Chain(Hops::Warm));
     let long = SocketAddr::new(address(pair.server, SERVER, args.family), LONG);
     let start = Instant::now();
     let (opened, long_s, changed) = thread::scope(|scope| {
@@ -193,7 +194,7 @@ fn check(
 /// Waits until connections use the former route.
 fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
     let deadline = Instant::now() + RETURN;
-    let server = target(args, pair, args.sizes[0], Way::Through);
+    let server = target(args, pair, args.sizes[0], Kind::Chain(Hops::Warm));
     while Instant::now() < deadline {
         let fetched = web::fetch(testbed.client(pair)?, server, args.sizes[0], PATIENCE)?;
         thread::sleep(LOGGED);

@@ -5,10 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
@@ -22,6 +21,7 @@ use crate::model::Hops;
 use crate::netns::Namespace;
 use crate::nginx::Nginx;
 use crate::node::Node;
+use crate::process::wait_for;
 use crate::scratch::Scratch;
 use crate::transfer;
 
@@ -41,7 +41,6 @@ const FRONTS: u16 = 8000;
 
 /// How long nodes may take to measure all links and to get a plan of them.
 const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// An overlay. Dropped in the order of its fields.
 #[derive(Debug)]
@@ -127,17 +126,15 @@ impl Testbed {
 
     /// Waits until all nodes follow a plan of all links.
     fn wait_until_whole(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
         let places = self.topology.places() as u64;
-        loop {
-            let plan = self.query("/v1/plan")?;
+        let mut plan = Value::Null;
+        let whole = wait_for(PATIENCE, || {
+            plan = self.query("/v1/plan")?;
             let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
-            if is("links", places * (places - 1)) && is("followed_by", places) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
-            thread::sleep(LOOK_AGAIN);
-        }
+            let is_whole = is("links", places * (places - 1)) && is("followed_by", places);
+            Ok(is_whole.then_some(()))
+        })?;
+        whole.with_context(|| format!("no plan of all links: {plan}"))
     }
 
     /// A document of the controller's API.
@@ -196,26 +193,53 @@ impl Testbed {
     }
 }
 
-/// The target of a client's request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+/// The carrier of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     /// The server, bypassing all nodes.
-    Around,
+    Direct,
     /// The server; its node selects the chain.
-    Through,
-    /// The reverse proxy beside its place.
+    Chain(Hops),
+    /// The reverse proxy beside the client's place.
     ReverseProxy,
 }
 
+impl Kind {
+    /// The kinds of a pair, the reference first.
+    pub(super) const ALL: [Self; 4] = [
+        Self::Direct,
+        Self::Chain(Hops::Cold),
+        Self::Chain(Hops::Warm),
+        Self::ReverseProxy,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Chain(Hops::Warm) => "chain, warm",
+            Self::Chain(_) => "chain, cold",
+            Self::ReverseProxy => "reverse proxy",
+        }
+    }
+
+    /// The overlay it belongs to.
+    pub(super) fn hops(self) -> Hops {
+        match self {
+            Self::Chain(hops) => hops,
+            Self::Direct | Self::ReverseProxy => Hops::Warm,
+        }
+    }
+}
+
 /// The address of the target, for objects of a size.
-pub(super) fn target(args: &Args, pair: Pair, size: u64, way: Way) -> SocketAddr {
+pub(super) fn target(args: &Args, pair: Pair, size: u64, kind: Kind) -> SocketAddr {
     let place = args.sizes.iter().position(|one| *one == size);
     let index = u16::try_from(place.unwrap_or(0)).unwrap_or(0);
     let server = address(pair.server, SERVER, args.family);
-    match way {
-        Way::Around => SocketAddr::new(server, AROUND + index),
-        Way::Through => SocketAddr::new(server, THROUGH + index),
-        Way::ReverseProxy => {
+    match kind {
+        Kind::Direct => SocketAddr::new(server, AROUND + index),
+        Kind::Chain(_) => SocketAddr::new(server, THROUGH + index),
+        Kind::ReverseProxy => {
             let reverse_proxy = address(pair.client, REVERSE_PROXY, args.family);
             SocketAddr::new(reverse_proxy, front_port(pair.server))
         }
