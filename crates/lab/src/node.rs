@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::netns::Namespace;
-use crate::process::Process;
+use crate::process::{Process, run};
 use crate::scratch::Scratch;
 use crate::sys;
 
@@ -190,14 +190,7 @@ impl Node {
             .args(words.split_whitespace())
             .arg("--socket")
             .arg(self.socket());
-        let output = command
-            .output()
-            .with_context(|| format!("run {command:?}"))?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!("posthaste {words}: {}", stderr.trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        run(&mut command)
     }
 
     /// Runs an admin verb with `--json` and returns its output.
@@ -284,9 +277,8 @@ impl Binary {
     /// The version that the program reports.
     pub fn version(&self) -> Result<String> {
         let program = self.find()?;
-        let output = Command::new(&program).arg("--version").output();
-        let output = output.with_context(|| format!("run {} --version", program.display()))?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+        let version = run(Command::new(&program).arg("--version"))?;
+        Ok(version.trim().to_string())
     }
 }
 

@@ -4,7 +4,7 @@
 //! A [`Process`] is killed, by its id, when dropped, and by the kernel when the lab dies.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -160,6 +160,34 @@ pub(crate) fn wait_for<T>(
         }
         thread::sleep(POLL);
     }
+}
+
+/// Runs a command to its end and returns its output. An error has what it said.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    run_with(command, "")
+}
+
+/// Likewise, with `input` on its standard input.
+pub(crate) fn run_with(command: &mut Command, input: &str) -> Result<String> {
+    let shown = format!("{command:?}");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that ends early reports the reason below.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .with_context(|| format!("wait for {shown}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let message = format!("{shown} failed: {}\n{input}", stderr.trim());
+        bail!("{}", message.trim_end());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Called by the parent of a new process.

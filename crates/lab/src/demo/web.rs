@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::netns::Namespace;
 use crate::nginx::{self, LOG_VISITORS, Nginx, object, object_name};
+use crate::process::run;
 use crate::scratch::Scratch;
 use crate::transfer::Timing;
 
@@ -109,16 +110,13 @@ impl Browser {
             .arg("--output")
             .arg(&file)
             .arg(format!("http://{host}/{}", object_name(size)));
-        let output = command.output().context("run curl")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-        }
+        let times = run(&mut command)?;
         let content = fs::read(&file).context("read what curl fetched")?;
         ensure!(
             content == object(size),
             "the object of {size} KB did not arrive as it is"
         );
-        parse(&String::from_utf8_lossy(&output.stdout))
+        parse(&times)
     }
 }
 

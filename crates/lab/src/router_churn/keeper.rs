@@ -5,14 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::plan::Fault;
 use crate::netns::Namespace;
 use crate::node::Node;
-use crate::process::wait_until;
+use crate::process::{run, wait_until};
 
 /// How long a drain waits for open relays: longer than connections last.
 const DRAIN: &str = "[node]\ndrain_timeout = \"20s\"\n";
@@ -114,13 +114,9 @@ impl Keeper {
     fn upgrade(&mut self, router: &Namespace) -> Result<()> {
         self.count()?;
         let mut command = router.command(&self.binary)?;
-        command
-            .arg("upgrade")
-            .arg("--socket")
-            .arg(self.node.socket());
-        let output = command.output().context("run posthaste upgrade")?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "upgrade: {}", stderr.trim());
+        run(command
+            .args(["upgrade", "--socket"])
+            .arg(self.node.socket()))?;
         let pid = self.pid()?;
         self.successors.push(pid);
         Ok(())
