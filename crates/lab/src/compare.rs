@@ -28,7 +28,7 @@ mod syn_watch;
 mod targets;
 mod testbed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -98,22 +98,25 @@ pub fn run(args: &Args) -> Result<()> {
     // Child processes inherit the limit, so that all have the same number of connections.
     socket::raise_descriptor_limit()?;
     let mut record = Record::start("compare", args.common.seed);
-    let bench = Bench {
+    let mut bench = Bench {
         args,
         loads: chosen_loads(args)?,
         subjects: available(args, &mut record)?,
         cpus: cpus()?,
+        record,
+        results: Results::new(),
+        failed: BTreeSet::new(),
     };
-    record.parameter("cpus", bench.cpus.clone());
-    let results = bench.put_through(&mut record)?;
-    let footprints = bench.measure_memory(&mut record)?;
+    bench.put_through();
+    let footprints = bench.measure_memory()?;
     let starts = bench.measure_starts()?;
     let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
-    report::fill(&mut record, &bench, &results, &alone);
-    idle::fill(&mut record, &footprints);
-    start::fill(&mut record, &starts);
-    record.parameter("seconds", start.elapsed().as_secs());
-    bench.finish(&record, &results)
+    report::fill(&mut bench, &alone);
+    idle::fill(&mut bench.record, &footprints);
+    start::fill(&mut bench.record, &starts);
+    bench.record.parameter("cpus", bench.cpus.clone());
+    bench.record.parameter("seconds", start.elapsed().as_secs());
+    bench.finish()
 }
 
 /// The requested loads. Measurements without a load have names among them.

@@ -63,6 +63,12 @@ fn end(place: usize, host: u8, end: u16, family: Family) -> IpAddr {
     }
 }
 
+/// The prefix of a place and the hosts beside it.
+pub(crate) fn prefix(place: usize, family: Family) -> String {
+    let length = if family == Family::V4 { 16 } else { 32 };
+    format!("{}/{length}", end(place, 0, 0, family))
+}
+
 /// The index of a link in the list of [`Mesh::new`].
 fn index(one: usize, other: usize) -> usize {
     let (low, high) = (one.min(other), one.max(other));
@@ -148,8 +154,8 @@ fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -
         };
         lines.push(format!("address add {own}/{all} dev lo{}", family.nodad()));
         lines.extend(others().map(|other| {
-            let (prefix, number) = (end(other, 0, 0, family), other + 1);
-            format!("route add {prefix}/{of_place} dev p{number} src {own} congctl {congestion}")
+            let (prefix, number) = (prefix(other, family), other + 1);
+            format!("route add {prefix} dev p{number} src {own} congctl {congestion}")
         }));
     }
     for host in hosts {

@@ -65,9 +65,9 @@ pub(crate) struct Subject {
 /// The bounds on a subject's medians, in percent.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// These moments lie this close to the model; `may_be_less` allows any smaller value.
+    /// This moment lies this close to the model; `may_be_less` allows any smaller value.
     Model {
-        moments: &'static [Moment],
+        moment: Moment,
         percent: f64,
         may_be_less: bool,
     },
@@ -99,6 +99,13 @@ pub(crate) struct Case {
     /// An index of [`Experiment::subjects`].
     pub subject: usize,
     pub bytes: u64,
+}
+
+impl Case {
+    /// The same transfer with another subject.
+    fn with(self, subject: usize) -> Self {
+        Self { subject, ..self }
+    }
 }
 
 /// Carries out transfers.

@@ -15,11 +15,13 @@ use crate::record::Record;
 use crate::table::Table;
 
 /// Adds the samples and the tables made of them to the record.
-pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, alone: &[Alone]) {
+pub(super) fn fill(bench: &mut Bench<'_>, alone: &[Alone]) {
     let Bench {
         args,
         loads,
         subjects,
+        record,
+        results,
         ..
     } = bench;
     record.parameter("rounds", args.rounds());
@@ -29,13 +31,13 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, al
     let verdicts = targets::table(loads, |load, name| figures(load, name, results), alone);
     record.tables.extend(verdicts);
     record.tables.extend(scaling(loads, subjects, results));
-    for load in loads {
+    for load in loads.iter() {
         record.tables.extend(table(load, subjects, results));
-        for subject in subjects {
+        for subject in subjects.iter() {
             keep(record, load, subject, results);
         }
     }
-    for ((load, subject), rounds) in results {
+    for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
@@ -222,7 +224,8 @@ fn dash() -> String {
 const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-observing"];
 
 /// Charts, with the names of their files.
-pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
+pub(super) fn charts(bench: &Bench<'_>) -> Vec<(&'static str, Chart)> {
+    let results = &bench.results;
     let kinds = [
         (
             "connections",

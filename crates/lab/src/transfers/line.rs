@@ -205,11 +205,12 @@ impl Args {
         let mut targets = Vec::new();
         if way.mode == Mode::Early && self.clients == 1 {
             let is_exact = matches!(way.carriage, Carriage::Transparent | Carriage::OffPath);
-            targets.push(Target::Model {
-                moments: &[Moment::FirstByte, Moment::Complete],
+            let moments = [Moment::FirstByte, Moment::Complete];
+            targets.extend(moments.map(|moment| Target::Model {
+                moment,
                 percent: self.tolerance,
                 may_be_less: !is_exact,
-            });
+            }));
         }
         let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
         if is_usual && way.carriage == Carriage::WarmEnds {

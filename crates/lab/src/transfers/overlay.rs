@@ -130,7 +130,7 @@ impl Args {
                 percent: self.behind,
             }],
             Kind::Chain(_) => vec![Target::Model {
-                moments: &[Moment::Complete],
+                moment: Moment::Complete,
                 percent: self.tolerance,
                 may_be_less: false,
             }],

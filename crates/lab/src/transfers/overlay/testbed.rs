@@ -16,7 +16,7 @@ use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
 use crate::link::Link;
-use crate::mesh::{Beside, Mesh, address};
+use crate::mesh::{Beside, Mesh, address, prefix};
 use crate::model::Hops;
 use crate::netns::Namespace;
 use crate::nginx::Nginx;
@@ -323,12 +323,7 @@ fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
     let hops = if hops == Hops::Warm { "warm" } else { "cold" };
     let mut toml = format!("[plan]\nhops = \"{hops}\"\n");
     for place in 0..places {
-        let first = address(place, 0, args.family);
-        let bits = if first.is_ipv4() { 16 } else { 32 };
-        let prefix = match first {
-            std::net::IpAddr::V4(v4) => format!("10.{}.0.0/{bits}", v4.octets()[1]),
-            std::net::IpAddr::V6(v6) => format!("fd00:{:x}::/{bits}", v6.segments()[1]),
-        };
+        let prefix = prefix(place, args.family);
         let name = name(place);
         toml.push_str(&format!(
             "[[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
