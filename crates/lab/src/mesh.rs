@@ -147,11 +147,7 @@ fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -
         .collect();
     for family in Family::ALL {
         let own = address(place, 0, family);
-        let (all, of_place) = if family == Family::V4 {
-            (32, 16)
-        } else {
-            (128, 32)
-        };
+        let all = if family == Family::V4 { 32 } else { 128 };
         lines.push(format!("address add {own}/{all} dev lo{}", family.nodad()));
         lines.extend(others().map(|other| {
             let (prefix, number) = (prefix(other, family), other + 1);
