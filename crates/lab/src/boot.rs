@@ -46,6 +46,7 @@ pub(crate) fn time_start(
         });
         go.wait();
         let start = Instant::now();
+        // The process is forked by another thread; only it knows when its `exec` was.
         sys::note_exec(&mut command, start, note);
         let relay = Process::spawn(name, command).and_then(|mut relay| {
             relay.wait_until("relayed byte", PATIENCE, |_| prober.is_finished())?;

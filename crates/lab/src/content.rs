@@ -13,6 +13,7 @@ const PERIOD: usize = (1 << 20) + 1;
 /// The pattern, once.
 pub(crate) fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    // A multiplication for each byte sent would be CPU time of the measured server.
     PATTERN.get_or_init(|| {
         let words = (0..=PERIOD as u64 / 8).flat_map(|word| scramble(word).to_le_bytes());
         words.take(PERIOD).collect()

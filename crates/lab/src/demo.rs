@@ -132,6 +132,7 @@ impl Topology for Sites {
 
 impl Testbed {
     fn new(args: &Args, programs: &Programs, way: &'static str) -> Result<Self> {
+        // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
             .rate(args.rate * 1_000_000)

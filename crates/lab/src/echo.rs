@@ -32,6 +32,7 @@ impl Echo {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = namespace.spawn(move || {
+            // Nothing wakes the thread but connections, so it looks up from time to time.
             while !stopped.load(Ordering::Relaxed) {
                 if let Err(error) = server.turn(Some(ATTENTION)) {
                     return eprintln!("the echo server failed: {error:#}");

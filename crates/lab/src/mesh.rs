@@ -186,6 +186,7 @@ fn interface(
     for (family, length) in lengths {
         lines.push(add_address(name, end(place, host, own, family), length));
     }
+    // The kernel accepts no route over an interface that is down.
     lines.push(up(name));
     for (family, length) in lengths {
         let prefix = end(place, host, 0, family);

@@ -103,6 +103,7 @@ impl Namespace {
             .file
             .try_clone()
             .context("duplicate the namespace's descriptor")?;
+        // A namespace belongs to a thread, so the thread itself has to enter it.
         let body = move || {
             enter(&file);
             work()

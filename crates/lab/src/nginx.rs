@@ -35,6 +35,7 @@ impl Nginx {
         let file = root.join("nginx.conf");
         fs::write(&file, configuration(http)).context("configure nginx")?;
         let mut command = host.command(program)?;
+        // Both before it reads its configuration: it must write nowhere else.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
         let mut process = Process::spawn("nginx", command)?;

@@ -158,6 +158,7 @@ pub(crate) fn wait_for<T>(
         if result.is_some() || Instant::now() > until {
             return Ok(result);
         }
+        // Conditions are files, counters and sockets of others: nothing to wait on.
         thread::sleep(POLL);
     }
 }

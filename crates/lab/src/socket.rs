@@ -36,6 +36,7 @@ pub(crate) fn listen(
 ) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    // One listener for both families, whatever the host's `net.ipv6.bindv6only` is.
     socket.set_only_v6(false)?;
     prepare(&socket)?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;

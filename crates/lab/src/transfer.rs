@@ -199,6 +199,7 @@ pub(crate) fn exchange(
     deadline: Duration,
     mut take: impl FnMut(&[u8]) -> Result<bool>,
 ) -> Result<Timing> {
+    // A request must not wait for the acknowledgement of the handshake's data (Nagle).
     socket.set_tcp_nodelay(true)?;
     socket.set_read_timeout(Some(deadline))?;
     let mut buffer = vec![0; CHUNK];
@@ -214,6 +215,7 @@ pub(crate) fn exchange(
     let (mut first_byte, mut complete) = (None, connect);
     loop {
         let length = read_on(&mut stream, &mut buffer).context("read")?;
+        // The end of the stream may come a round trip after the last byte, and does not count.
         if length > 0 {
             complete = start.elapsed();
             first_byte.get_or_insert(complete);

@@ -42,38 +42,31 @@ pub(super) fn measure(
     binary: &Binary,
     repeats: u32,
 ) -> Result<Vec<Starts>> {
+    let places = subjects.iter().map(Place::new);
+    let places = places.collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
-    let places = subjects
-        .iter()
-        .map(Place::new)
-        .collect::<Result<Vec<_>>>()?;
     for place in &places {
         for (threads, family) in variants(place.subject) {
-            let start = Start {
-                cpus,
-                binary,
+            let starts = Starts {
+                subject: place.subject.name,
                 threads,
                 family,
+                times: Vec::new(),
             };
             // Not counted: the program may not be in the page cache.
-            if place.time(&start)?.is_some() {
-                let starts = Starts {
-                    subject: place.subject.name,
-                    threads,
-                    family,
-                    times: Vec::new(),
-                };
-                all.push((place, start, starts));
+            if place.time(cpus, binary, &starts)?.is_some() {
+                all.push((place, starts));
             }
         }
     }
     // Subjects take turns, so that a disturbance on the machine affects all of them.
     for _ in 0..repeats {
-        for (place, start, starts) in &mut all {
-            starts.times.extend(place.time(start)?);
+        for (place, starts) in &mut all {
+            let took = place.time(cpus, binary, starts)?;
+            starts.times.extend(took);
         }
     }
-    Ok(all.into_iter().map(|(_, _, starts)| starts).collect())
+    Ok(all.into_iter().map(|(_, starts)| starts).collect())
 }
 
 /// Numbers of threads and IP versions with which a subject is started.
@@ -84,15 +77,6 @@ fn variants(subject: &Subject) -> Vec<(usize, Family)> {
     let families = [Family::V4, Family::V6];
     let of = |threads| families.map(|family| (threads, family));
     WORKERS.into_iter().flat_map(of).collect()
-}
-
-/// The parameters of a start.
-#[derive(Clone, Copy, Debug)]
-struct Start<'a> {
-    cpus: &'a [usize],
-    binary: &'a Binary,
-    threads: usize,
-    family: Family,
 }
 
 /// A subject's network, with a server behind it.
@@ -117,17 +101,17 @@ impl<'a> Place<'a> {
     }
 
     /// Starts the subject once; the time in ms, if it can be measured.
-    fn time(&self, start: &Start<'_>) -> Result<Option<f64>> {
+    fn time(&self, cpus: &[usize], binary: &Binary, starts: &Starts) -> Result<Option<f64>> {
         let site = Site {
             network: &self.network,
-            cpus: start.cpus,
-            threads: start.threads,
+            cpus,
+            threads: starts.threads,
             connections: CONNECTIONS_MAX,
-            binary: start.binary,
+            binary,
         };
         let name = self.subject.name;
         let took = if name == EARLY {
-            let target = SocketAddr::new(self.network.server_address(start.family), PORT);
+            let target = SocketAddr::new(self.network.server_address(starts.family), PORT);
             probe_is_deaf(&site, target)?;
             time_node(&site, target)?
         } else if let Some(program) = self.subject.launch(&site)? {

@@ -137,6 +137,7 @@ impl Fetcher {
             self.slots.push(None);
         }
         let stream = socket::begin(socket::toward(self.call.target)?, self.call.target)?;
+        // Taken only when nothing can fail any more, or the slot would be lost.
         let slot = self.free[self.free.len() - 1];
         self.poll.add(&stream, slot)?;
         self.free.pop();

@@ -84,6 +84,7 @@ impl Server {
 
     /// Handles events for up to the given time. Returns whether one is of the control socket.
     pub(crate) fn turn(&mut self, most: Option<Duration>) -> Result<bool> {
+        // Kept between turns, so that a turn allocates nothing.
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(most, &mut ready)?;
         for &number in &ready {

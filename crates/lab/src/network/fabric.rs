@@ -40,6 +40,7 @@ impl Fabric {
             .map(|_| Namespace::new())
             .collect::<Result<Vec<_>>>()
             .context("make the network's namespaces")?;
+        // All interfaces first: the ferry takes the files of all emulated links at once.
         let mut emulated = Vec::new();
         for (ends, link) in links {
             let [left, right] = ends.each_ref().map(|place| End {

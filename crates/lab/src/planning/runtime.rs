@@ -97,6 +97,7 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
         let bytes = tables.iter().map(posthaste_plan::Table::bytes);
         times.table_bytes = bytes.sum::<usize>() / nodes;
         let (all_ms, ()) = timed(|| look_up(&tables[0], &classes, args.common.seed))?;
+        // To make the questions up is no part of a look-up.
         let (idle_ms, ()) = timed(|| query_only(nodes, args.common.seed))?;
         times
             .look_up_ns

@@ -49,6 +49,8 @@ impl Testbed {
         let [clients, servers] = [client_address, server_address];
         add_addresses(testbed.network.client(), clients, CLIENTS)?;
         add_addresses(testbed.network.server(), servers, FORBIDDEN_SERVER)?;
+        // A rejected connection must get its ICMP error in both networks: the limit would drop some of
+        // them, and not the same ones.
         for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
             testbed.router().sysctl(key, "0")?;
         }

@@ -127,6 +127,7 @@ pub(super) fn run(case: Case, args: &Args) -> Result<Outcome> {
 fn start(case: Case, args: &Args) -> Result<Course> {
     let delay = |ms| Link::delay(Duration::from_millis(ms)).rate(100_000_000);
     let links = [delay(case.delays.client), delay(case.delays.server)];
+    // The reserve is for clients that were validated, which the flood's are not.
     let (total, reserve) = (args.budget, args.budget / 4);
     let budget = format!("[half_open]\ntotal = {total}\nreserve = {reserve}\n");
     case.subject

@@ -39,6 +39,7 @@ fn launch(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Launch> {
     let configuration = configuration(site, transparent, tuning);
     fs::write(&file, &configuration).context("write HAProxy's configuration")?;
     let mut command = site.node().command("haproxy")?;
+    // In the foreground: in the background its process id would be another one.
     command.arg("-db").arg("-f").arg(&file);
     site.confine(&mut command, None)?;
     Ok(Launch {

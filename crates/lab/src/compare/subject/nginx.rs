@@ -22,6 +22,7 @@ pub(super) fn fixed(site: &Site<'_>, thread: usize) -> Result<Launch> {
     fs::write(&file, &configuration).context("write nginx's configuration")?;
     let mut command = site.node().command("nginx")?;
     command.arg("-p").arg(directory).arg("-c").arg(&file);
+    // Before it reads its configuration it would write to the host's log.
     command.arg("-e").arg(directory.join("error.log"));
     site.confine(&mut command, Some(thread))?;
     Ok(Launch {

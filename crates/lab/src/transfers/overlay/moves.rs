@@ -145,6 +145,7 @@ fn watch(
             changed,
         ))
     })?;
+    // Relays log a connection when it has ended.
     thread::sleep(LOGGED);
     check(testbed, kind, &opened, changed, long_s)
 }

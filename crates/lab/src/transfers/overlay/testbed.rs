@@ -94,6 +94,7 @@ impl Testbed {
             let node = node.with_context(|| format!("start the node of {}", topology.name(place)));
             testbed.nodes.push(node?);
         }
+        // Until then flows take direct ways, which would be measured as chains.
         testbed.wait_until_whole()?;
         Ok(testbed)
     }
