@@ -44,9 +44,9 @@ fn forge(network: &Network, family: Family, sources: &str, listener: &TcpListene
 
 /// How many SYNs a host has seen from a prefix.
 fn syns_from(capture: &Capture, sources: &str) -> usize {
-    let sources: posthaste_lab::flood::Prefix = sources.parse().expect("a prefix");
+    let sources: posthaste_lab::flood::IpNet = sources.parse().expect("a prefix");
     let syns = capture.syns_to(PORT).into_iter();
-    syns.filter(|syn| sources.contains(syn.from.ip())).count()
+    syns.filter(|syn| sources.contains(&syn.from.ip())).count()
 }
 
 /// Flows that began with a SYN of a client that need not exist.

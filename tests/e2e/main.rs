@@ -12,6 +12,7 @@ mod chain_verbs;
 mod chains;
 mod churn;
 mod clients;
+mod clock;
 mod configuration;
 mod controller;
 mod convert;

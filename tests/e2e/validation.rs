@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use posthaste_lab::flood::counts::Counts;
-use posthaste_lab::flood::{Flood, Plan, Prefix};
+use posthaste_lab::flood::{Flood, IpNet, Plan};
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
 use posthaste_lab::node::Node;
@@ -19,7 +19,7 @@ use crate::support::{
 
 /// Sends `count` spoofed SYNs, looking at the node all the while; the most half-open connections
 /// that it had at once.
-fn flood(network: &Network, node: &Node, family: Family, sources: Prefix, count: u32) -> u64 {
+fn flood(network: &Network, node: &Node, family: Family, sources: IpNet, count: u32) -> u64 {
     let plan = Plan {
         sources,
         target: SocketAddr::new(network.server_address(family), PORT),
@@ -47,19 +47,19 @@ fn flood(network: &Network, node: &Node, family: Family, sources: Prefix, count:
 }
 
 /// The prefix that spoofed clients come from.
-fn spoofed(family: Family) -> Prefix {
+fn spoofed(family: Family) -> IpNet {
     let text = CLIENT_SIDE[usize::from(family == Family::V6)];
     text.parse().expect("a prefix")
 }
 
-fn server_counts(network: &Network, sources: Prefix) -> Counts {
+fn server_counts(network: &Network, sources: IpNet) -> Counts {
     let look = || Counts::take(sources);
     let counts = network.server().run_in(look);
     counts.expect("the kernel shows its counters")
 }
 
 /// The server has seen no handshake of a spoofed client to its end.
-fn assert_unvalidated(network: &Network, sources: Prefix, what: &str) {
+fn assert_unvalidated(network: &Network, sources: IpNet, what: &str) {
     let counts = server_counts(network, sources);
     let completed = (
         counts.completed,
@@ -140,7 +140,7 @@ fn spoofed_clients_own_address() {
         let node = start(&network, &config);
         let most = flood(&network, &node, family, spoofed(family), 400);
         assert!((1..=64).contains(&most), "{family}: {most} half open");
-        let own: Prefix = own.parse().unwrap();
+        let own: IpNet = own.parse().unwrap();
         assert_unvalidated(&network, own, "own address");
         // The node refuses no client for want of room.
         let mut pair = Pair::open(&network, family, &listener);
@@ -171,7 +171,7 @@ fn absent_client_reset_half_open() {
         let segments = capture.segments();
         let resets = segments
             .iter()
-            .filter(|segment| segment.is_reset() && spoofed(family).contains(segment.from.ip()));
+            .filter(|segment| segment.is_reset() && spoofed(family).contains(&segment.from.ip()));
         assert_eq!(resets.count(), 20, "{family}");
         until("end of all half-open connections", || {
             server_counts(&network, spoofed(family)).half_open == 0
@@ -180,10 +180,10 @@ fn absent_client_reset_half_open() {
 }
 
 /// The most SYNs that the server has seen from any one address and port of a prefix, and all.
-fn requested(capture: &Capture, sources: Prefix) -> (usize, usize) {
+fn requested(capture: &Capture, sources: IpNet) -> (usize, usize) {
     let mut by_client = std::collections::HashMap::new();
     let syns = capture.syns_to(PORT).into_iter();
-    for syn in syns.filter(|syn| sources.contains(syn.from.ip())) {
+    for syn in syns.filter(|syn| sources.contains(&syn.from.ip())) {
         *by_client.entry(syn.from).or_insert(0_usize) += 1;
     }
     let most = by_client.values().copied().max();
@@ -212,7 +212,7 @@ fn absent_client_two_syns() {
                 assert!((1..=2).contains(&most), "{what}: {most}");
                 let segments = capture.segments().into_iter();
                 let resets = segments.filter(|segment| {
-                    segment.is_reset() && spoofed(family).contains(segment.from.ip())
+                    segment.is_reset() && spoofed(family).contains(&segment.from.ip())
                 });
                 let answered = [COUNT as usize, 0][usize::from(!rules.is_empty())];
                 assert_eq!(resets.count(), answered, "{what}: resets");

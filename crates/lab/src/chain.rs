@@ -6,13 +6,14 @@
 //! inside namespaces only.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::netns::Namespace;
 use crate::node::Node;
+use crate::process::wait_for;
 
 /// Port of the explicit listeners.
 pub(crate) const PORT: u16 = 4480;
@@ -22,9 +23,6 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 
 /// Bound on the time to fill pools; a fraction of a second is usual.
 const FULL_WITHIN: Duration = Duration::from_secs(30);
-
-/// Interval of the check whether a pool is full.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Settings of hosts with nodes that have peers: listeners accept data in a SYN, hops keep their
 /// grown windows, and the receiver does not bound the first round trips. `posthaste doctor`
@@ -109,21 +107,18 @@ impl Chain {
 
     /// Waits until the running nodes of the chain have all their warm hops.
     pub(crate) fn wait_until_full(&self, nodes: &[Node]) -> Result<()> {
-        let deadline = Instant::now() + FULL_WITHIN;
         let dialers = nodes.iter().enumerate().take(self.nodes.len() - 1);
         for (place, node) in dialers.filter(|_| self.pool > 0) {
             let next = name(place + 1);
-            let mut answer = node.admin_json("chains")?;
-            while !is_full(&answer, &next) {
-                let known = find_peer(&answer, &next);
-                ensure!(
-                    Instant::now() < deadline,
-                    "{} has no full pool of warm hops to {next}: {known}",
-                    name(place)
-                );
-                std::thread::sleep(LOOK_AGAIN);
+            let mut answer = Value::Null;
+            let full = wait_for(FULL_WITHIN, || {
                 answer = node.admin_json("chains")?;
-            }
+                Ok(is_full(&answer, &next).then_some(()))
+            })?;
+            full.with_context(|| {
+                let (place, known) = (name(place), find_peer(&answer, &next));
+                format!("{place} has no full pool of warm hops to {next}: {known}")
+            })?;
         }
         Ok(())
     }

@@ -39,31 +39,11 @@ pub(crate) const PALETTE: [&str; SERIES_MAX] = [
     "#b8a800", "#222222",
 ];
 
-pub(crate) const TITLE: Font = Font {
-    size: 18.0,
-    bold: true,
-    colour: INK,
-};
-pub(crate) const SUBTITLE: Font = Font {
-    size: 13.0,
-    bold: false,
-    colour: SOFT,
-};
-pub(crate) const LABEL: Font = Font {
-    size: 13.0,
-    bold: false,
-    colour: INK,
-};
-pub(crate) const TICK: Font = Font {
-    size: 12.0,
-    bold: false,
-    colour: INK,
-};
-pub(crate) const NOTE: Font = Font {
-    size: 11.0,
-    bold: false,
-    colour: SOFT,
-};
+pub(crate) const TITLE: Font = Font::new(18.0, true, INK);
+pub(crate) const SUBTITLE: Font = Font::new(13.0, false, SOFT);
+pub(crate) const LABEL: Font = Font::new(13.0, false, INK);
+pub(crate) const TICK: Font = Font::new(12.0, false, INK);
+pub(crate) const NOTE: Font = Font::new(11.0, false, SOFT);
 
 /// The categories of the values, which determine the kind of chart.
 #[derive(Clone, Debug)]

@@ -28,8 +28,7 @@ mod syn_watch;
 mod targets;
 mod testbed;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -40,9 +39,9 @@ use self::bench::Bench;
 use self::load::Load;
 use self::subject::Subject;
 use self::testbed::{Measured, Times};
-use crate::echo;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
+use crate::socket;
 
 /// Arguments of `posthaste-lab compare`.
 #[derive(Debug, clap::Args)]
@@ -67,12 +66,8 @@ pub struct Args {
     /// Say what the loads and subjects are, and do nothing
     #[arg(long)]
     list: bool,
-    /// Seed of the order of subjects
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the record and the charts go
-    #[arg(long, value_name = "DIR", default_value = "lab-output")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
@@ -101,24 +96,27 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
-    echo::raise_descriptor_limit()?;
-    let mut record = Record::start("compare", args.seed);
-    let bench = Bench {
+    socket::raise_descriptor_limit()?;
+    let mut record = Record::start("compare", args.common.seed);
+    let mut bench = Bench {
         args,
         loads: chosen_loads(args)?,
         subjects: available(args, &mut record)?,
         cpus: cpus()?,
+        record,
+        results: Results::new(),
+        failed: BTreeSet::new(),
     };
-    record.parameter("cpus", bench.cpus.clone());
-    let results = bench.put_through(&mut record)?;
-    let footprints = bench.measure_memory(&mut record)?;
+    bench.put_through();
+    let footprints = bench.measure_memory()?;
     let starts = bench.measure_starts()?;
     let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
-    report::fill(&mut record, &bench, &results, &alone);
-    idle::fill(&mut record, &footprints);
-    start::fill(&mut record, &starts);
-    record.parameter("seconds", start.elapsed().as_secs());
-    bench.finish(&record, &results)
+    report::fill(&mut bench, &alone);
+    idle::fill(&mut bench.record, &footprints);
+    start::fill(&mut bench.record, &starts);
+    bench.record.parameter("cpus", bench.cpus.clone());
+    bench.record.parameter("seconds", start.elapsed().as_secs());
+    bench.finish()
 }
 
 /// The requested loads. Measurements without a load have names among them.

@@ -9,7 +9,6 @@
 
 pub(crate) mod web;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,10 +17,14 @@ use crate::link::Link;
 use crate::model::{self, Mode};
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
 use web::{Browser, Programs, WebServer};
+
+/// How objects reach the client.
+const DIRECTLY: &str = "directly";
+const BY_NODE: &str = "through a node";
 
 /// Arguments of `posthaste-lab demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,19 +46,15 @@ pub struct Args {
     /// Fetches of each object each way; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Seed of the order of fetches
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the chart
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
     fn experiment(&self, congestion: &str) -> Experiment {
-        let subject = |way: Way, reference| Subject {
-            name: way.name().to_owned(),
-            labels: vec![("way", way.name().to_owned())],
+        let subject = |name: &str, reference| Subject {
+            name: name.to_owned(),
+            labels: vec![("way", name.to_owned())],
             mode: Mode::Early,
             reference,
             targets: Vec::new(),
@@ -63,7 +62,7 @@ impl Args {
         let family = self.family;
         Experiment {
             name: "demo",
-            subjects: vec![subject(Way::Direct, None), subject(Way::Node, Some(0))],
+            subjects: vec![subject(DIRECTLY, None), subject(BY_NODE, Some(0))],
             groups: vec![Group {
                 file: "svg".to_owned(),
                 title: format!("Web objects by curl from nginx over {family}"),
@@ -74,28 +73,11 @@ impl Args {
             head_bytes: 0,
             clients: 1,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms round-trip time, {} Mbit/s, {congestion}",
                 self.rtt, self.rate
             ),
-            output: self.output.clone(),
-        }
-    }
-}
-
-/// How objects reach the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Direct,
-    Node,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "directly",
-            Self::Node => "through a node",
+            common: self.common.clone(),
         }
     }
 }
@@ -103,7 +85,7 @@ impl Way {
 /// A network with a web server, and a browser to use it. Dropped in the order of its fields.
 #[derive(Debug)]
 struct Testbed {
-    way: Way,
+    way: &'static str,
     node: Option<Node>,
     server: WebServer,
     browser: Browser,
@@ -113,10 +95,10 @@ struct Testbed {
 
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
-    let mut record = Record::start("demo", args.seed);
+    let mut record = Record::start("demo", args.common.seed);
     let programs = Programs::find()?;
     let bed = |way| Testbed::new(args, &programs, way);
-    let sites = Sites([bed(Way::Direct)?, bed(Way::Node)?]);
+    let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
     record.parameter("rtt_ms", args.rtt);
     record.parameter("rate_mbit", args.rate);
@@ -149,7 +131,8 @@ impl Topology for Sites {
 }
 
 impl Testbed {
-    fn new(args: &Args, programs: &Programs, way: Way) -> Result<Self> {
+    fn new(args: &Args, programs: &Programs, way: &'static str) -> Result<Self> {
+        // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
             .rate(args.rate * 1_000_000)
@@ -162,7 +145,7 @@ impl Testbed {
         };
         let testbed = Self {
             way,
-            node: (way == Way::Node).then(start).transpose()?,
+            node: (way == BY_NODE).then(start).transpose()?,
             server: WebServer::start(&programs.nginx, network.server(), &args.sizes)?,
             browser: Browser::new(&programs.curl)?,
             network,
@@ -177,7 +160,7 @@ impl Testbed {
         let server = self.network.server_address(self.family);
         self.browser
             .fetch(self.network.client(), server, size)
-            .with_context(|| format!("fetch {size} KB {}", self.way.name()))
+            .with_context(|| format!("fetch {size} KB {}", self.way))
     }
 
     /// Checks that so many fetches took the expected path.
@@ -187,7 +170,7 @@ impl Testbed {
         ensure!(
             seen.len() as u64 == fetches && seen.iter().all(|visitor| *visitor == client),
             "{}: nginx received {seen:?} instead of {fetches} times {client}",
-            self.way.name()
+            self.way
         );
         let Some(node) = &self.node else {
             return Ok(());

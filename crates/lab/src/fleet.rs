@@ -16,8 +16,8 @@ mod stream;
 mod topology;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -26,11 +26,11 @@ use posthaste_control::route_table::RouteTable;
 use serde_json::Value;
 
 use crate::controller::{self, Controller};
-use crate::echo::raise_descriptor_limit;
 use crate::netns::Namespace;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::rng::Rng;
+use crate::socket;
 use clients::{Clients, Player, number, place};
 use report::{Death, Interval, Outcome};
 use topology::Topology;
@@ -65,12 +65,8 @@ pub struct Args {
     /// Links that die, one after the other, and then as many nodes
     #[arg(long, default_value_t = 5, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=20))]
     deaths: u16,
-    /// Seed of where nodes are, and of what changes
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the chart
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Runs the experiment.
@@ -79,10 +75,10 @@ pub fn run(args: &Args) -> Result<()> {
         (0.0..=100.0).contains(&args.changes),
         "--changes must be between 0 and 100"
     );
-    let mut record = Record::start("fleet", args.seed);
+    let mut record = Record::start("fleet", args.common.seed);
     let binary = args.binary.find()?;
     // Every played node has a connection.
-    raise_descriptor_limit()?;
+    socket::raise_descriptor_limit()?;
     let namespace = Namespace::new()?;
     let nodes = usize::from(args.nodes);
     let names: Vec<(NodeNumber, String)> = (0..nodes)
@@ -127,9 +123,9 @@ struct Experiment<'a> {
 }
 
 fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
-    let topology = Topology::new(args.nodes.into(), args.seed);
+    let topology = Topology::new(args.nodes.into(), args.common.seed);
     let address = (Ipv4Addr::LOCALHOST, controller::PORT).into();
-    let clients = Clients::new(topology, controller.key(), address, args.seed)?;
+    let clients = Clients::new(topology, controller.key(), address, args.common.seed)?;
     let mut experiment = Experiment {
         args,
         controller,
@@ -159,7 +155,7 @@ impl Experiment<'_> {
             processor: self.controller.used()?.seconds,
             sent: self.clients.bytes.sent,
             received: self.clients.bytes.received,
-            plans: plan_version(&controller::query("/v1/plan")?)?.version,
+            plans: plan_version(&query_plan()?)?.version,
         })
     }
 
@@ -203,15 +199,11 @@ impl Experiment<'_> {
         let deadline = Instant::now() + PATIENCE;
         let mut found = None;
         loop {
-            let plan = controller::query("/v1/plan")?;
+            let plan = query_plan()?;
             let links = plan["links"].as_u64().context("links of the plan")?;
             if links == (nodes * (nodes - 1)) as u64 {
                 let whole = *found.get_or_insert(plan_version(&plan)?);
-                if self
-                    .clients
-                    .living()
-                    .all(|player| player.holds() >= Some(whole))
-                {
+                if self.clients.all(|player| player.holds() >= Some(whole)) {
                     return Ok(whole);
                 }
             }
@@ -227,7 +219,7 @@ impl Experiment<'_> {
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
-        let mut rng = Rng::new(self.args.seed ^ 0xf1ee7);
+        let mut rng = Rng::new(self.args.common.seed ^ 0xf1ee7);
         let (mut owed, mut next) = (0.0, before.at);
         while Instant::now() < end {
             self.clients
@@ -253,14 +245,11 @@ impl Experiment<'_> {
     /// have that plan.
     fn settle(&mut self) -> Result<PlanVersion> {
         let deadline = Instant::now() + PATIENCE;
-        let mut before = plan_version(&controller::query("/v1/plan")?)?;
+        let mut before = plan_version(&query_plan()?)?;
         loop {
             self.clients.run_for(REST)?;
-            let plan = plan_version(&controller::query("/v1/plan")?)?;
-            let all = self
-                .clients
-                .living()
-                .all(|player| player.holds() == Some(plan));
+            let plan = plan_version(&query_plan()?)?;
+            let all = self.clients.all(|player| player.holds() == Some(plan));
             if all && before == plan {
                 return Ok(plan);
             }
@@ -301,11 +290,7 @@ impl Experiment<'_> {
     ) -> Result<Death> {
         let mut newer = plan;
         // A plan in progress at the failure does not include it.
-        while self
-            .clients
-            .living()
-            .any(|player| goes_by(player, &is_dead))
-        {
+        while !self.clients.all(|player| !goes_by(player, &is_dead)) {
             ensure!(
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
@@ -329,14 +314,8 @@ impl Experiment<'_> {
 
     /// The link with the most routes, and their number.
     fn most_used(&self) -> ((usize, usize), usize) {
-        let mut used: HashMap<(NodeNumber, NodeNumber), usize> = HashMap::new();
-        self.each_chain(|nodes| {
-            for pair in nodes.windows(2) {
-                let ends = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-                *used.entry(ends).or_default() += 1;
-            }
-        });
-        let most = used.into_iter().max_by_key(|(ends, count)| (*count, *ends));
+        let ends = |pair: &[NodeNumber]| (pair[0].min(pair[1]), pair[0].max(pair[1]));
+        let most = self.most(|nodes| nodes.windows(2).map(ends).collect());
         most.map_or(((0, 1), 0), |((one, other), count)| {
             ((place(one), place(other)), count)
         })
@@ -344,32 +323,31 @@ impl Experiment<'_> {
 
     /// The node that the most routes pass, and their number.
     fn most_passed(&self) -> (usize, usize) {
-        let mut used: HashMap<NodeNumber, usize> = HashMap::new();
-        self.each_chain(|nodes| {
-            for node in &nodes[1..nodes.len() - 1] {
-                *used.entry(*node).or_default() += 1;
-            }
-        });
-        let most = used.into_iter().max_by_key(|(node, count)| (*count, *node));
-        let first = self.clients.living().next();
-        let any = first
-            .and_then(|player| player.follower().plan())
-            .map_or(1, RouteTable::node);
+        let most = self.most(|nodes| nodes[1..nodes.len() - 1].to_vec());
+        let held = self.clients.living().find_map(|one| one.follower().plan());
+        let any = held.map_or(1, RouteTable::node);
         let (node, count) = most.unwrap_or((any, 0));
         (place(node), count)
     }
 
-    /// Visits every chain of a node's routes for the largest transfers.
-    fn each_chain(&self, mut look: impl FnMut(&[NodeNumber])) {
+    /// What the most routes for the largest transfers have in common, and their number. `parts`
+    /// returns the parts of a chain of more than two nodes.
+    fn most<T: Copy + Eq + Hash + Ord>(
+        &self,
+        parts: impl Fn(&[NodeNumber]) -> Vec<T>,
+    ) -> Option<(T, usize)> {
+        let mut used: HashMap<T, usize> = HashMap::new();
         for player in self.clients.living() {
-            let Some(held) = player.follower().plan() else {
-                continue;
-            };
-            let chains = routes(player, held);
-            chains
+            let chains = player.follower().plan().into_iter();
+            let chains = chains.flat_map(|held| routes(player, held));
+            for part in chains
                 .filter(|nodes| nodes.len() > 2)
-                .for_each(|nodes| look(&nodes));
+                .flat_map(|nodes| parts(&nodes))
+            {
+                *used.entry(part).or_default() += 1;
+            }
         }
+        used.into_iter().max_by_key(|(part, count)| (*count, *part))
     }
 }
 
@@ -395,13 +373,14 @@ fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool)
     chains.any(|nodes| nodes.windows(2).any(|pair| is_such((pair[0], pair[1]))))
 }
 
+fn query_plan() -> Result<Value> {
+    controller::query("/v1/plan")
+}
+
 /// The version of a plan in the API.
 fn plan_version(plan: &Value) -> Result<PlanVersion> {
-    let number = |name: &str| {
-        plan["plan_version"][name]
-            .as_u64()
-            .context("the version of a plan")
-    };
+    let version = &plan["plan_version"];
+    let number = |name: &str| version[name].as_u64().context("the version of a plan");
     Ok(PlanVersion {
         epoch: number("epoch")?,
         version: number("version")?,

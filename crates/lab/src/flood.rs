@@ -7,107 +7,37 @@
 //! started.
 
 pub mod counts;
-mod packet;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
+use etherparse::PacketBuilder;
+pub use ipnet::IpNet;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::rng::Rng;
 
-/// An address prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    base: IpAddr,
-    bits: u32,
-}
+/// Hop limit of the packets.
+const HOPS: u8 = 64;
 
-impl Prefix {
-    /// Whether `address` lies in it.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => {
-                (u32::from(base) ^ u32::from(address)) & !self.host_mask_v4() == 0
-            }
-            (IpAddr::V6(base), IpAddr::V6(address)) => {
-                (u128::from(base) ^ u128::from(address)) & !self.host_mask_v6() == 0
-            }
-            _ => false,
-        }
-    }
-
-    /// The address whose bits behind the prefix are those of `host`.
-    fn address(&self, host: u128) -> IpAddr {
-        match self.base {
-            IpAddr::V4(base) => {
-                let [.., a, b, c, d] = host.to_be_bytes();
-                let host = u32::from_be_bytes([a, b, c, d]) & self.host_mask_v4();
-                Ipv4Addr::from(u32::from(base) | host).into()
-            }
-            IpAddr::V6(base) => {
-                Ipv6Addr::from(u128::from(base) | host & self.host_mask_v6()).into()
-            }
-        }
-    }
-
-    fn has_host_bits(&self) -> bool {
-        match self.base {
-            IpAddr::V4(base) => u32::from(base) & self.host_mask_v4() != 0,
-            IpAddr::V6(base) => u128::from(base) & self.host_mask_v6() != 0,
-        }
-    }
-
-    fn host_mask_v4(&self) -> u32 {
-        u32::MAX.checked_shr(self.bits).unwrap_or(0)
-    }
-
-    fn host_mask_v6(&self) -> u128 {
-        u128::MAX.checked_shr(self.bits).unwrap_or(0)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (base, bits) = text.split_once('/').context("expected ADDRESS/BITS")?;
-        let base: IpAddr = base
-            .parse()
-            .context("expected an address before the slash")?;
-        let bits: u32 = bits.parse().context("expected a number behind the slash")?;
-        let prefix = Self { base, bits };
-        ensure!(
-            bits <= if base.is_ipv4() { 32 } else { 128 },
-            "{bits} bits are more than {base} has"
-        );
-        ensure!(
-            !prefix.has_host_bits(),
-            "{text} has bits set behind the prefix"
-        );
-        Ok(prefix)
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.bits)
-    }
-}
+/// The window of a usual Linux SYN, and its options: MSS 1460, SACK permitted, timestamps (value
+/// 1), window scale 7.
+const WINDOW: u16 = 64240;
+const OPTIONS: [u8; 20] = [
+    2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
+];
 
 /// The parameters of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The prefix of the sources; of the target's family.
-    pub sources: Prefix,
+    pub sources: IpNet,
     /// The target.
     pub target: SocketAddr,
     /// SYNs per second.
@@ -128,12 +58,16 @@ pub struct Flood {
 impl Flood {
     /// Starts to send from the network namespace of the calling thread.
     pub fn start(plan: Plan) -> anyhow::Result<Self> {
-        let same_family = plan.sources.base.is_ipv4() == plan.target.is_ipv4();
+        let Plan {
+            sources, target, ..
+        } = plan;
         ensure!(
-            same_family,
-            "sources {} and target {} differ in family",
-            plan.sources,
-            plan.target
+            sources.addr().is_ipv4() == target.is_ipv4(),
+            "sources {sources} and target {target} differ in family"
+        );
+        ensure!(
+            sources == sources.trunc(),
+            "{sources} has bits set behind the prefix"
         );
         ensure!(plan.rate > 0, "a flood needs a rate above zero");
         let socket = raw_socket(plan.target).context("open a raw socket")?;
@@ -202,15 +136,46 @@ fn send_all(socket: &Socket, plan: Plan, stop: &AtomicBool) -> io::Result<u64> {
             return Ok(count);
         }
         let (source, sequence) = sources.next();
-        socket.send_to(&packet::syn(source, plan.target, sequence), &target)?;
+        socket.send_to(&syn(source, plan.target, sequence)?, &target)?;
     }
     Ok(total)
+}
+
+/// The address of a prefix whose other bits are those of `host`.
+fn address(prefix: IpNet, host: u128) -> IpAddr {
+    match prefix {
+        IpNet::V4(net) => {
+            let [.., a, b, c, d] = host.to_be_bytes();
+            (net.network() | Ipv4Addr::new(a, b, c, d) & net.hostmask()).into()
+        }
+        IpNet::V6(net) => (net.network() | Ipv6Addr::from(host) & net.hostmask()).into(),
+    }
+}
+
+/// A SYN with the options of Linux. For IPv4 the kernel fills in the identification.
+fn syn(source: SocketAddr, target: SocketAddr, sequence: u32) -> io::Result<Vec<u8>> {
+    let ip = match (source.ip(), target.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), HOPS),
+        (from, to) => PacketBuilder::ipv6(v6(from).octets(), v6(to).octets(), HOPS),
+    };
+    let tcp = ip.tcp(source.port(), target.port(), sequence, WINDOW).syn();
+    let tcp = tcp.options_raw(&OPTIONS).map_err(io::Error::other)?;
+    let mut packet = Vec::with_capacity(tcp.size(0));
+    tcp.write(&mut packet, &[]).map_err(io::Error::other)?;
+    Ok(packet)
+}
+
+fn v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
 }
 
 /// Random sources without repetition.
 #[derive(Debug)]
 struct Sources {
-    prefix: Prefix,
+    prefix: IpNet,
     random: Rng,
     used: HashSet<SocketAddr>,
 }
@@ -229,8 +194,10 @@ impl Sources {
         loop {
             let host = u128::from(self.random.next()) << 64 | u128::from(self.random.next());
             let [a, b, c, d, e, f, ..] = self.random.next().to_be_bytes();
-            let source =
-                SocketAddr::new(self.prefix.address(host), u16::from_be_bytes([a, b]) | 1024);
+            let source = SocketAddr::new(
+                address(self.prefix, host),
+                u16::from_be_bytes([a, b]) | 1024,
+            );
             if self.used.insert(source) {
                 return (source, u32::from_be_bytes([c, d, e, f]));
             }
@@ -240,34 +207,13 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
+    use etherparse::PacketHeaders;
+
     use super::*;
-
-    fn prefix(text: &str) -> Prefix {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn prefixes() {
-        assert_eq!(prefix("198.18.0.0/15").to_string(), "198.18.0.0/15");
-        assert!(prefix("198.18.0.0/15").contains("198.19.255.1".parse().unwrap()));
-        assert!(!prefix("198.18.0.0/15").contains("198.20.0.0".parse().unwrap()));
-        assert!(prefix("2001:db8::/32").contains("2001:db8:1::1".parse().unwrap()));
-        assert!(!prefix("2001:db8::/32").contains("198.18.0.1".parse().unwrap()));
-        assert!(prefix("0.0.0.0/0").contains("8.8.8.8".parse().unwrap()));
-        for wrong in [
-            "198.18.0.1/15",
-            "198.18.0.0",
-            "198.18.0.0/33",
-            "x/8",
-            "2001:db8::1/32",
-        ] {
-            assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
-        }
-    }
 
     fn plan(seed: u64) -> Plan {
         Plan {
-            sources: prefix("198.18.0.0/15"),
+            sources: "198.18.0.0/15".parse().unwrap(),
             target: "10.0.0.1:80".parse().unwrap(),
             rate: 1000,
             duration: Duration::from_secs(1),
@@ -287,20 +233,38 @@ mod tests {
         assert!(
             distinct
                 .iter()
-                .all(|source| plan(1).sources.contains(source.ip()) && source.port() >= 1024)
+                .all(|source| plan(1).sources.contains(&source.ip()) && source.port() >= 1024)
         );
         assert_eq!(drawn, draw(1));
         assert_ne!(drawn, draw(2));
     }
 
     #[test]
-    fn families_must_agree() {
+    fn wrong_plans_refused() {
+        let refused = |plan| Flood::start(plan).unwrap_err().to_string();
         let target = "[::1]:80".parse().unwrap();
-        assert!(
-            Flood::start(Plan { target, ..plan(1) })
-                .unwrap_err()
-                .to_string()
-                .contains("family")
-        );
+        assert!(refused(Plan { target, ..plan(1) }).contains("family"));
+        let sources = "198.18.0.1/15".parse().unwrap();
+        assert!(refused(Plan { sources, ..plan(1) }).contains("behind the prefix"));
+    }
+
+    #[test]
+    fn syn_of_either_family() {
+        let parsed = |source: &str, target: &str| {
+            let packet = syn(source.parse().unwrap(), target.parse().unwrap(), 7).unwrap();
+            let headers = PacketHeaders::from_ip_slice(&packet).unwrap();
+            let tcp = headers.transport.unwrap().tcp().unwrap();
+            let flags = (tcp.syn, tcp.ack, tcp.sequence_number, tcp.destination_port);
+            assert_eq!(flags, (true, false, 7, 80));
+            (packet.len(), headers.net.unwrap(), tcp)
+        };
+        let (length, net, tcp) = parsed("198.18.0.1:1025", "10.0.0.1:80");
+        let (ip, _) = net.ipv4_ref().unwrap();
+        assert_eq!((length, ip.destination), (60, [10, 0, 0, 1]));
+        assert_eq!(tcp.calc_checksum_ipv4(ip, &[]), Ok(tcp.checksum));
+        let (length, net, tcp) = parsed("[2001:db8::1]:1025", "[fd00::1]:80");
+        let (ip, _) = net.ipv6_ref().unwrap();
+        assert_eq!(length, 80);
+        assert_eq!(tcp.calc_checksum_ipv6(ip, &[]), Ok(tcp.checksum));
     }
 }

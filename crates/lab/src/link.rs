@@ -20,7 +20,6 @@ use std::io;
 use std::time::Duration;
 
 pub use ferry::{Ferry, Stats};
-pub use queue::{Loss, Queue, Stage};
 
 use crate::netns::Namespace;
 use crate::sys;

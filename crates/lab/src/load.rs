@@ -10,15 +10,13 @@
 //! its window, so that counters and clocks cover the same time.
 
 mod connection;
-pub(crate) mod content;
-mod conversation;
+pub(crate) mod conversation;
 mod fetch;
 mod hold;
 mod meter;
 mod pingpong;
-mod poll;
-mod server;
-mod stream;
+mod request;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,7 +26,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-pub use self::content::Request;
+pub use self::request::Request;
 use crate::stats::percentile;
 
 /// Arguments of `posthaste-lab load`.
@@ -154,7 +152,7 @@ pub fn run(args: &Args) -> Result<()> {
             let outcome = match &call.work {
                 Work::Closed { at_once, sizes } => fetch::closed(&call, *at_once, sizes)?,
                 Work::Open { rate, size } => fetch::open(&call, *rate, *size)?,
-                Work::Stream { flows } => stream::run(&call, *flows)?,
+                Work::Stream { flows } => fetch::stream(&call, *flows)?,
                 Work::PingPong { bytes } => pingpong::run(&call, *bytes)?,
                 Work::Hold { connections } => return hold::run(&call, *connections),
             };

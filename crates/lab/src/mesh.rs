@@ -20,8 +20,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::link::{self, Emulation, End, Ferry, Link, Stats};
+use crate::link::{Link, Stats};
 use crate::netns::Namespace;
+use crate::network::fabric::{Fabric, Place, add_address, make_router, up};
 use crate::network::{Family, TO_CLIENT};
 
 /// A host beside a place.
@@ -38,22 +39,34 @@ pub(crate) struct Beside {
 /// A network that ends, with everything in it, when dropped.
 #[derive(Debug)]
 pub(crate) struct Mesh {
-    /// First, so that the interfaces go before the namespaces.
-    ferry: Ferry,
-    places: Vec<Namespace>,
-    beside: Vec<(usize, u8, Namespace)>,
+    /// The places first, then the hosts beside them.
+    fabric: Fabric,
+    /// Place and number of each host.
+    beside: Vec<(usize, u8)>,
+    places: usize,
 }
 
 /// The address of a host of a place (counted from 0); host 0 is the place itself.
 pub(crate) fn address(place: usize, host: u8, family: Family) -> IpAddr {
-    let place = u8::try_from(place + 1).expect("no more than 200 places");
-    let last = if host == 0 { 1 } else { 2 };
+    end(place, host, if host == 0 { 1 } else { 2 }, family)
+}
+
+/// The address with this end: 0 for the prefix, 1 for the place, 2 for the host.
+fn end(place: usize, host: u8, end: u16, family: Family) -> IpAddr {
+    let place = u16::try_from(place + 1).expect("no more than 200 places");
     match family {
-        Family::V4 => Ipv4Addr::new(10, place, host, last).into(),
-        Family::V6 => {
-            Ipv6Addr::new(0xfd00, place.into(), host.into(), 0, 0, 0, 0, last.into()).into()
+        Family::V4 => {
+            let [place, end] = [place, end].map(|part| part.to_be_bytes()[1]);
+            Ipv4Addr::new(10, place, host, end).into()
         }
+        Family::V6 => Ipv6Addr::new(0xfd00, place, host.into(), 0, 0, 0, 0, end).into(),
     }
+}
+
+/// The prefix of a place and the hosts beside it.
+pub(crate) fn prefix(place: usize, family: Family) -> String {
+    let length = if family == Family::V4 { 16 } else { 32 };
+    format!("{}/{length}", end(place, 0, 0, family))
 }
 
 /// The index of a link in the list of [`Mesh::new`].
@@ -63,193 +76,123 @@ fn index(one: usize, other: usize) -> usize {
 }
 
 impl Mesh {
-    /// Builds a network. `link` returns the properties of the link between two places. Needs root.
+    /// Builds a network. `link` returns the link between two places, which is an emulated one.
+    /// Needs root.
     pub(crate) fn new(
         places: usize,
         beside: &[Beside],
-        link: impl Fn(usize, usize) -> Emulation,
+        link: impl Fn(usize, usize) -> Link,
         congestion: &str,
         seed: u64,
     ) -> Result<Self> {
         ensure!((2..=200).contains(&places), "a mesh has 2 to 200 places");
-        let namespaces: Vec<Namespace> = (0..places)
-            .map(|_| Namespace::new())
-            .collect::<Result<_>>()
-            .context("make the namespaces of places")?;
-        let hosts: Vec<(usize, u8, Namespace)> = beside
-            .iter()
-            .map(|one| Ok((one.place, one.host, Namespace::new()?)))
-            .collect::<Result<_>>()?;
-        let mut emulated = Vec::new();
-        for high in 0..places {
-            for low in 0..high {
-                let ends = [(low, high), (high, low)]
-                    .map(|(here, there)| (here, format!("p{}", there + 1)));
-                let [left, right] = ends.each_ref().map(|(here, interface)| End {
-                    namespace: &namespaces[*here],
-                    interface,
-                });
-                emulated.push((link::make_tuns(left, right)?, link(low, high)));
-            }
+        let toward = |here, there| Place::new(here, format!("p{}", there + 1));
+        let pairs = (0..places).flat_map(|high| (0..high).map(move |low| (low, high)));
+        let between = pairs.map(|(low, high)| {
+            let ends = [toward(low, high), toward(high, low)];
+            (ends, link(low, high))
+        });
+        let aside = beside.iter().zip(places..).map(|(one, host)| {
+            let near = Place::new(one.place, format!("e{}", one.host));
+            ([near, Place::new(host, TO_CLIENT)], one.link.clone())
+        });
+        let links: Vec<_> = between.chain(aside).collect();
+        let mesh = Self {
+            fabric: Fabric::new(places + beside.len(), &links, seed)?,
+            beside: beside.iter().map(|one| (one.place, one.host)).collect(),
+            places,
+        };
+        for place in 0..places {
+            let own = mesh.beside.iter().filter(|(of, _)| *of == place);
+            let own: Vec<u8> = own.map(|(_, host)| *host).collect();
+            let lines = place_commands(place, places, &own, congestion);
+            mesh.place(place).ip_batch(&lines)?;
+            make_router(mesh.place(place))?;
         }
-        for (one, (place, host, namespace)) in beside.iter().zip(&hosts) {
-            let interface = format!("e{host}");
-            let left = End {
-                namespace: &namespaces[*place],
-                interface: &interface,
-            };
-            let right = End {
-                namespace,
-                interface: TO_CLIENT,
-            };
-            match &one.link {
-                Link::Veth => link::make_veth(left, right)?,
-                Link::Emulated(emulation) => {
-                    emulated.push((link::make_tuns(left, right)?, emulation.clone()));
-                }
-            }
+        for (place, host) in &mesh.beside {
+            let lines = host_commands(*place, *host, congestion);
+            mesh.host(*place, *host)?.ip_batch(&lines)?;
         }
-        let ferry = Ferry::start(emulated, seed)?;
-        for (place, namespace) in namespaces.iter().enumerate() {
-            let own = beside.iter().filter(|one| one.place == place);
-            let own: Vec<u8> = own.map(|one| one.host).collect();
-            namespace.ip_batch(&place_commands(place, places, &own, congestion))?;
-            namespace.sysctl("net.ipv4.ip_forward", "1")?;
-            namespace.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-        }
-        for (place, host, namespace) in &hosts {
-            namespace.ip_batch(&host_commands(*place, *host, congestion))?;
-        }
-        Ok(Self {
-            ferry,
-            places: namespaces,
-            beside: hosts,
-        })
+        Ok(mesh)
     }
 
     /// A place.
     pub(crate) fn place(&self, place: usize) -> &Namespace {
-        &self.places[place]
+        &self.fabric.hosts[place]
     }
 
     /// A host beside a place.
     pub(crate) fn host(&self, place: usize, host: u8) -> Result<&Namespace> {
-        let is_it = |one: &&(usize, u8, Namespace)| (one.0, one.1) == (place, host);
-        let found = self.beside.iter().find(is_it);
+        let found = self.beside.iter().position(|one| *one == (place, host));
         found
-            .map(|(.., namespace)| namespace)
+            .map(|index| &self.fabric.hosts[self.places + index])
             .with_context(|| format!("place {} has no host {host}", place + 1))
     }
 
     /// Changes the link between two places.
-    pub(crate) fn change(&self, one: usize, other: usize, link: Emulation) -> Result<()> {
-        self.ferry.change(index(one, other), link)
+    pub(crate) fn change(&self, one: usize, other: usize, link: Link) -> Result<()> {
+        self.fabric.change(index(one, other), link)
     }
 
     /// The counters of the links.
     pub(crate) fn stats(&self) -> Stats {
-        self.ferry.stats()
+        self.fabric.stats()
     }
 }
 
 fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mtu = link::MTU;
-    let others: Vec<usize> = (0..places).filter(|other| *other != place).collect();
-    for other in &others {
-        // A long queue in front of the emulator, so that packets are dropped only in the emulator's
-        // own queue.
-        lines.push(format!(
-            "link set p{} up mtu {mtu} txqueuelen 10000",
-            other + 1
-        ));
-    }
+    let others = || (0..places).filter(|other| *other != place);
+    let mut lines: Vec<String> = others()
+        .map(|other| up(&format!("p{}", other + 1)))
+        .collect();
     for family in Family::ALL {
-        let (all, nodad) = whole(family);
         let own = address(place, 0, family);
-        lines.push(format!("address add {own}/{all} dev lo{nodad}"));
-        for other in &others {
-            let (prefix, number) = (place_prefix(*other, family), other + 1);
-            lines.push(format!(
-                "route add {prefix} dev p{number} src {own} congctl {congestion}"
-            ));
-        }
+        let all = if family == Family::V4 { 32 } else { 128 };
+        lines.push(format!("address add {own}/{all} dev lo{}", family.nodad()));
+        lines.extend(others().map(|other| {
+            let (prefix, number) = (prefix(other, family), other + 1);
+            format!("route add {prefix} dev p{number} src {own} congctl {congestion}")
+        }));
     }
     for host in hosts {
-        interface(&mut lines, place, *host, 1, &format!("e{host}"), congestion);
+        interface(
+            &mut lines,
+            (place, *host, 1),
+            &format!("e{host}"),
+            congestion,
+        );
     }
     lines
 }
 
 fn host_commands(place: usize, host: u8, congestion: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    interface(&mut lines, place, host, 2, TO_CLIENT, congestion);
-    for family in Family::ALL {
-        let gateway = host_end(place, host, 1, family);
-        lines.push(format!(
-            "route add default via {gateway} congctl {congestion}"
-        ));
-    }
+    interface(&mut lines, (place, host, 2), TO_CLIENT, congestion);
+    lines.extend(Family::ALL.map(|family| {
+        let gateway = end(place, host, 1, family);
+        format!("route add default via {gateway} congctl {congestion}")
+    }));
     lines
 }
 
 /// One end of the link between a place and a host beside it.
 fn interface(
     lines: &mut Vec<String>,
-    place: usize,
-    host: u8,
-    end: u8,
+    (place, host, own): (usize, u8, u16),
     name: &str,
     congestion: &str,
 ) {
-    let mtu = link::MTU;
-    for family in Family::ALL {
-        let (_, nodad) = whole(family);
-        let own = host_end(place, host, end, family);
-        let length = host_length(family);
+    let lengths = [(Family::V4, 24), (Family::V6, 48)];
+    for (family, length) in lengths {
+        lines.push(add_address(name, end(place, host, own, family), length));
+    }
+    // The kernel accepts no route over an interface that is down.
+    lines.push(up(name));
+    for (family, length) in lengths {
+        let prefix = end(place, host, 0, family);
         lines.push(format!(
-            "address add {own}/{length} dev {name} noprefixroute{nodad}"
+            "route add {prefix}/{length} dev {name} congctl {congestion}"
         ));
-    }
-    lines.push(format!("link set {name} up mtu {mtu} txqueuelen 10000"));
-    for family in Family::ALL {
-        let first = host_end(place, host, 0, family);
-        let length = host_length(family);
-        lines.push(format!(
-            "route add {first}/{length} dev {name} congctl {congestion}"
-        ));
-    }
-}
-
-fn host_end(place: usize, host: u8, end: u8, family: Family) -> IpAddr {
-    match address(place, host, family) {
-        IpAddr::V4(v4) => {
-            let [a, b, c, _] = v4.octets();
-            Ipv4Addr::new(a, b, c, end).into()
-        }
-        IpAddr::V6(v6) => {
-            let mut segments = v6.segments();
-            segments[7] = end.into();
-            Ipv6Addr::from(segments).into()
-        }
-    }
-}
-
-fn host_length(family: Family) -> u8 {
-    if family == Family::V4 { 24 } else { 48 }
-}
-
-fn place_prefix(place: usize, family: Family) -> String {
-    let first = host_end(place, 0, 0, family);
-    let length = if family == Family::V4 { 16 } else { 32 };
-    format!("{first}/{length}")
-}
-
-/// The prefix length of a single address, and further options of its family.
-fn whole(family: Family) -> (u8, &'static str) {
-    match family {
-        Family::V4 => (32, ""),
-        Family::V6 => (128, " nodad"),
     }
 }
 

@@ -28,32 +28,23 @@ use std::time::Duration;
 
 use posthaste_plan::{Link, Model, model};
 
+use crate::names::named;
 use crate::network::Family;
 
-/// When a node answers the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Mode {
-    /// At once, opening the next hop at the same time.
-    Early,
-    /// When the server has answered.
-    Strict,
-    /// At once, opening the next hop when the client is connected.
-    Late,
+named! {
+    /// When a node answers the client.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+    pub(crate) enum Mode {
+        /// At once, opening the next hop at the same time.
+        Early = "early",
+        /// When the server has answered.
+        Strict = "strict",
+        /// At once, opening the next hop when the client is connected.
+        Late = "late",
+    }
 }
 
 impl Mode {
-    /// All modes.
-    pub(crate) const ALL: [Self; 3] = [Self::Early, Self::Strict, Self::Late];
-
-    /// Its name in a node's configuration.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Early => "early",
-            Self::Strict => "strict",
-            Self::Late => "late",
-        }
-    }
-
     fn planned(self) -> model::Mode {
         match self {
             Self::Early => model::Mode::Early,

@@ -11,14 +11,14 @@
 //! such code use `/proc/thread-self/net`, because `/proc/net` shows the main thread's namespace.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::{scratch, sys};
+use crate::process::{run, run_with};
+use crate::{scratch, sys, threads};
 
 /// Settings every namespace starts with: a new one inherits some of these from the host.
 const SETTINGS: &[(&str, &str)] = &[
@@ -65,7 +65,7 @@ impl Namespace {
     pub fn new() -> Result<Self> {
         scratch::prepare();
         let name = scratch::unique_name();
-        run(Command::new("ip").args(["netns", "add", &name]), "")?;
+        run(Command::new("ip").args(["netns", "add", &name]))?;
         let file = File::open(path_of(&name)).with_context(|| format!("open namespace {name}"))?;
         let namespace = Self { name, file };
         for (key, value) in SETTINGS {
@@ -90,9 +90,7 @@ impl Namespace {
                 enter(&self.file);
                 work()
             });
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            threads::join(thread)
         })
     }
 
@@ -105,6 +103,7 @@ impl Namespace {
             .file
             .try_clone()
             .context("duplicate the namespace's descriptor")?;
+        // A namespace belongs to a thread, so the thread itself has to enter it.
         let body = move || {
             enter(&file);
             work()
@@ -139,18 +138,14 @@ impl Namespace {
         let mut text = lines.join("\n");
         text.push('\n');
         let mut command = Command::new("ip");
-        run(command.args(["-n", &self.name, "-batch", "-"]), &text).map(drop)
+        run_with(command.args(["-n", &self.name, "-batch", "-"]), &text).map(drop)
     }
 
     /// The output of `ip` for a query, given as the words after `ip`.
     pub fn ip_output(&self, words: &str) -> Result<String> {
         let mut command = Command::new("ip");
-        run(
-            command
-                .args(["-n", &self.name])
-                .args(words.split_whitespace()),
-            "",
-        )
+        command.args(["-n", &self.name]);
+        run(command.args(words.split_whitespace()))
     }
 
     /// Sets a sysctl, named with dots.
@@ -177,26 +172,4 @@ fn path_of(name: &str) -> PathBuf {
 
 fn sysctl_path(key: &str) -> PathBuf {
     Path::new("/proc/sys").join(key.replace('.', "/"))
-}
-
-/// Runs a command to its end with `input` on its standard input; returns its output.
-fn run(command: &mut Command, input: &str) -> Result<String> {
-    let shown = format!("{command:?}");
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A command that ends early reports the reason below.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child
-        .wait_with_output()
-        .with_context(|| format!("wait for {shown}"))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{shown} failed: {}\n{input}", stderr.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

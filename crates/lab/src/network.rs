@@ -21,14 +21,16 @@
 //! The routes of client and server carry the congestion control, so that programs that do not
 //! choose one (nginx, curl) use it too. Nodes have the host's default.
 
+pub(crate) mod fabric;
 mod plan;
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
-use crate::link::{self, End, Ferry, Link, Stats};
+use crate::link::{Link, Stats};
 use crate::netns::Namespace;
+use fabric::Fabric;
 use plan::{Plan, Side, address};
 
 /// The interface of a host that leads toward the client.
@@ -55,6 +57,20 @@ pub enum Family {
 impl Family {
     /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(crate) fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() {
+            Self::V4
+        } else {
+            Self::V6
+        }
+    }
+
+    /// The end of a command that adds an address: addresses are unique, and need no detection of
+    /// duplicates.
+    pub(crate) fn nodad(self) -> &'static str {
+        if self == Self::V6 { " nodad" } else { "" }
+    }
 
     /// Bytes of IP and TCP header in a data packet with timestamps.
     pub fn header_bytes(self) -> u32 {
@@ -120,59 +136,28 @@ impl Builder {
             plan.beside.iter().all(|&host| plan.is_node(host)),
             "hosts beside the line hang on nodes"
         );
-        let hosts = (0..plan.hosts())
-            .map(|_| Namespace::new())
-            .collect::<Result<Vec<_>>>()
-            .context("make the network's namespaces")?;
-        let ferry = self.make_links(&hosts)?;
-        for (index, host) in hosts.iter().enumerate() {
+        let ends = (0..self.links.len()).map(|link| plan.ends(link));
+        let links: Vec<_> = ends.zip(self.links).collect();
+        let fabric = Fabric::new(plan.hosts(), &links, self.seed)?;
+        for (index, host) in fabric.hosts.iter().enumerate() {
             host.ip_batch(&plan.configuration(index, &self.congestion))?;
             if plan.is_node(index) {
-                self.make_router(host)?;
+                fabric::make_router(host)?;
+                host.sysctl("net.ipv4.conf.all.rp_filter", &self.rp_filter.to_string())?;
             }
         }
         Ok(Network {
-            ferry,
-            hosts,
+            fabric,
             plan: self.plan,
             congestion: self.congestion,
         })
-    }
-
-    fn make_links(&self, hosts: &[Namespace]) -> Result<Option<Ferry>> {
-        let mut emulated = Vec::new();
-        for (index, link) in self.links.iter().enumerate() {
-            let ends = self.plan.ends(index);
-            let [left, right] = [0, 1].map(|side| End {
-                namespace: &hosts[ends[side].host],
-                interface: &ends[side].interface,
-            });
-            match link {
-                Link::Veth => link::make_veth(left, right)?,
-                Link::Emulated(emulation) => {
-                    emulated.push((link::make_tuns(left, right)?, emulation.clone()));
-                }
-            }
-        }
-        if emulated.is_empty() {
-            return Ok(None);
-        }
-        Ferry::start(emulated, self.seed).map(Some)
-    }
-
-    fn make_router(&self, host: &Namespace) -> Result<()> {
-        host.sysctl("net.ipv4.ip_forward", "1")?;
-        host.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-        host.sysctl("net.ipv4.conf.all.rp_filter", &self.rp_filter.to_string())
     }
 }
 
 /// A network that ends, with everything in it, when dropped.
 #[derive(Debug)]
 pub struct Network {
-    /// First, so that the interfaces go before the namespaces.
-    ferry: Option<Ferry>,
-    hosts: Vec<Namespace>,
+    fabric: Fabric,
     plan: Plan,
     congestion: String,
 }
@@ -197,17 +182,17 @@ impl Network {
 
     /// The client's namespace.
     pub fn client(&self) -> &Namespace {
-        &self.hosts[0]
+        &self.fabric.hosts[0]
     }
 
     /// The server's namespace.
     pub fn server(&self) -> &Namespace {
-        &self.hosts[self.plan.line]
+        &self.fabric.hosts[self.plan.line]
     }
 
     /// The namespaces between client and server, in that order.
     pub fn nodes(&self) -> &[Namespace] {
-        &self.hosts[1..self.plan.line]
+        &self.fabric.hosts[1..self.plan.line]
     }
 
     /// The namespace of one node.
@@ -223,7 +208,7 @@ impl Network {
     /// # Panics
     /// When there is no such host.
     pub fn aside(&self, index: usize) -> &Namespace {
-        &self.hosts[self.plan.line + 1 + index]
+        &self.fabric.hosts[self.plan.line + 1 + index]
     }
 
     /// The client's address.
@@ -251,22 +236,19 @@ impl Network {
         address(self.plan.line + index, Side::Right, family)
     }
 
-    /// Changes the properties of an emulated link. Indexes count from the client, without plain
-    /// links.
+    /// The congestion control of client and server.
     pub fn congestion(&self) -> &str {
         &self.congestion
     }
 
-    /// The counters of the emulated links; all zero when there are none.
+    /// Changes the properties of an emulated link. Indexes count from the client, without plain
+    /// links.
     pub fn change(&self, index: usize, link: Link) -> Result<()> {
-        let (Some(ferry), Link::Emulated(emulation)) = (&self.ferry, link) else {
-            bail!("only emulated links change, into emulated ones");
-        };
-        ferry.change(index, emulation)
+        self.fabric.change(index, link)
     }
 
     /// The counters of the emulated links; all zero when there are none.
     pub fn stats(&self) -> Stats {
-        self.ferry.as_ref().map(Ferry::stats).unwrap_or_default()
+        self.fabric.stats()
     }
 }

@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 
 use crate::netns::Namespace;
 use crate::process::Process;
+use crate::rng::scramble;
 use crate::scratch::Scratch;
+use crate::transfers::KB;
 
 /// Bound on its start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +35,7 @@ impl Nginx {
         let file = root.join("nginx.conf");
         fs::write(&file, configuration(http)).context("configure nginx")?;
         let mut command = host.command(program)?;
+        // Both before it reads its configuration: it must write nowhere else.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
         let mut process = Process::spawn("nginx", command)?;
@@ -57,6 +60,43 @@ impl Nginx {
         let log = log.context("read the log of nginx")?;
         Ok(log.lines().map(str::to_owned).collect())
     }
+}
+
+/// The content of an object, which does not repeat.
+pub(crate) fn object(size: u64) -> Vec<u8> {
+    (0..size * KB)
+        .map(|at| scramble(at).to_le_bytes()[0])
+        .collect()
+}
+
+/// The part of a URL that names an object.
+pub(crate) fn object_name(size: u64) -> String {
+    format!("{size}k")
+}
+
+/// The directives that listen on ports of all addresses.
+pub(crate) fn listen(ports: &[u16]) -> String {
+    let line = |port: &u16| format!("listen 0.0.0.0:{port};\nlisten [::]:{port} ipv6only=on;\n");
+    ports.iter().map(line).collect()
+}
+
+/// Starts a server on some ports with an object of each size in KB. `http` is the rest of the
+/// section of this name.
+pub(crate) fn serve_objects(
+    program: &Path,
+    host: &Namespace,
+    http: &str,
+    ports: &[u16],
+    sizes: &[u64],
+) -> Result<Nginx> {
+    let files = Scratch::new()?;
+    let root = files.path();
+    for &size in sizes {
+        fs::write(root.join(object_name(size)), object(size)).context("write an object")?;
+    }
+    let (listen, root) = (listen(ports), root.display());
+    let http = format!("{http}server {{\n{listen}root {root};\n}}\n");
+    Nginx::start(program, host, files, &http)
 }
 
 /// File names are relative to its directory.

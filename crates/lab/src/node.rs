@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::clock::WrongClock;
 use crate::netns::Namespace;
-use crate::process::Process;
+use crate::process::{Process, run};
 use crate::scratch::Scratch;
 use crate::sys;
 
@@ -47,7 +46,6 @@ pub struct Builder<'a> {
     metrics: String,
     observes: bool,
     confined: Option<(CpuSet, i32)>,
-    clock: Option<WrongClock>,
 }
 
 impl Builder<'_> {
@@ -55,13 +53,6 @@ impl Builder<'_> {
     #[must_use]
     pub fn confined(mut self, cpus: CpuSet, nice: i32) -> Self {
         self.confined = Some((cpus, nice));
-        self
-    }
-
-    /// Runs the node with a wrong clock.
-    #[must_use]
-    pub fn clock(mut self, clock: &WrongClock) -> Self {
-        self.clock = Some(clock.clone());
         self
     }
 
@@ -89,7 +80,12 @@ impl Builder<'_> {
 
     /// Starts the node and waits until it reports that it is ready.
     pub fn start(self) -> Result<Node> {
-        let mut node = self.start_unready()?;
+        self.start_by(Process::spawn)
+    }
+
+    /// As [`Self::start`], with another way to start the process than [`Process::spawn`].
+    pub fn start_by(self, spawn: impl FnOnce(&str, Command) -> Result<Process>) -> Result<Node> {
+        let mut node = self.spawn(spawn)?;
         node.process
             .wait_until("word that it is ready", READY, |process| {
                 process
@@ -102,6 +98,10 @@ impl Builder<'_> {
 
     /// Starts the node and does not wait.
     pub fn start_unready(self) -> Result<Node> {
+        self.spawn(Process::spawn)
+    }
+
+    fn spawn(self, spawn: impl FnOnce(&str, Command) -> Result<Process>) -> Result<Node> {
         let files = Scratch::new()?;
         let file = files.path().join(CONFIG_FILE);
         let head = self.head(files.path());
@@ -112,12 +112,8 @@ impl Builder<'_> {
         if let Some((cpus, nice)) = self.confined {
             sys::confine(&mut command, cpus, nice);
         }
-        let process = match &self.clock {
-            Some(clock) => clock.spawn("the node", command)?,
-            None => Process::spawn("the node", command)?,
-        };
         Ok(Node {
-            process,
+            process: spawn("the node", command)?,
             binary: self.binary,
             head,
             observes: self.observes,
@@ -158,7 +154,6 @@ impl Node {
             metrics: "off".to_owned(),
             observes: false,
             confined: None,
-            clock: None,
         }
     }
 
@@ -195,14 +190,7 @@ impl Node {
             .args(words.split_whitespace())
             .arg("--socket")
             .arg(self.socket());
-        let output = command
-            .output()
-            .with_context(|| format!("run {command:?}"))?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!("posthaste {words}: {}", stderr.trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        run(&mut command)
     }
 
     /// Runs an admin verb with `--json` and returns its output.
@@ -289,9 +277,8 @@ impl Binary {
     /// The version that the program reports.
     pub fn version(&self) -> Result<String> {
         let program = self.find()?;
-        let output = Command::new(&program).arg("--version").output();
-        let output = output.with_context(|| format!("run {} --version", program.display()))?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+        let version = run(Command::new(&program).arg("--version"))?;
+        Ok(version.trim().to_string())
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::record::Record;
+use crate::record::{Common, Record};
 
 /// Rounds of slow start for the three sizes of the paper: 15, 450 and 14935 KB.
 const ROUNDS: [u64; 3] = [1, 5, 10];
@@ -35,18 +35,14 @@ pub struct Args {
     /// Measurements of each time; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Seed of synthetic matrices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the charts
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<()> {
     ensure!(args.nodes.is_sorted_by(|a, b| a < b), "--nodes must ascend");
-    let record = Record::start("planning", args.seed);
+    let record = Record::start("planning", args.common.seed);
     let mesh = data::read_mesh(&args.data)?;
     let cloud = data::read_cloud(&args.data)?;
     let cities = data::read_cities(&args.data)?;

@@ -4,7 +4,7 @@
 //! A [`Process`] is killed, by its id, when dropped, and by the kernel when the lab dies.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -39,7 +39,7 @@ impl Process {
 
     /// As [`Self::spawn`]; the parent thread calls `adopt` with the process id before it is used
     /// elsewhere. If that fails the process is killed.
-    pub(crate) fn spawn_with(
+    pub fn spawn_with(
         name: &str,
         mut command: Command,
         adopt: impl FnOnce(u32) -> io::Result<()> + Send + Sync + 'static,
@@ -100,20 +100,8 @@ impl Process {
 
     /// Waits for its end.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
-        let until = Instant::now() + deadline;
-        loop {
-            if let Some(status) = self.ended()? {
-                return Ok(status);
-            }
-            if Instant::now() > until {
-                bail!(
-                    "{} still runs after {deadline:?}\n{}",
-                    self.name,
-                    self.transcript()
-                );
-            }
-            thread::sleep(POLL);
-        }
+        let status = wait_for(deadline, || self.ended())?;
+        status.with_context(|| self.failure(&format!("still runs after {deadline:?}")))
     }
 
     /// Waits until `condition` holds; fails at once when the process ends before that.
@@ -123,32 +111,21 @@ impl Process {
         deadline: Duration,
         mut condition: impl FnMut(&Self) -> bool,
     ) -> Result<()> {
-        let until = Instant::now() + deadline;
-        loop {
-            if condition(self) {
-                return Ok(());
-            }
-            if let Some(status) = self.ended()? {
-                bail!(
-                    "{} ended ({status}) before {what}\n{}",
-                    self.name,
-                    self.transcript()
-                );
-            }
-            if Instant::now() > until {
-                bail!(
-                    "{}: no {what} in {deadline:?}\n{}",
-                    self.name,
-                    self.transcript()
-                );
-            }
-            thread::sleep(POLL);
-        }
+        let end = wait_for(deadline, || match condition(self) {
+            true => Ok(Some(None)),
+            false => Ok(self.ended()?.map(Some)),
+        })?;
+        let failure = match end {
+            Some(None) => return Ok(()),
+            Some(Some(status)) => format!("ended ({status}) before {what}"),
+            None => format!("had no {what} in {deadline:?}"),
+        };
+        bail!(self.failure(&failure))
     }
 
-    /// All output, for messages.
-    fn transcript(&self) -> String {
-        format!("{}{}", self.stdout(), self.stderr())
+    /// A message with all output.
+    fn failure(&self, what: &str) -> String {
+        format!("{} {what}\n{}{}", self.name, self.stdout(), self.stderr())
     }
 }
 
@@ -166,14 +143,52 @@ pub fn wait_until(
     deadline: Duration,
     mut condition: impl FnMut() -> bool,
 ) -> Result<()> {
+    let holds = wait_for(deadline, || Ok(condition().then_some(())))?;
+    holds.with_context(|| format!("no {what} in {deadline:?}"))
+}
+
+/// Tries again and again until there is a result; `None` when there is none before the deadline.
+pub(crate) fn wait_for<T>(
+    deadline: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
     let until = Instant::now() + deadline;
-    while !condition() {
-        if Instant::now() > until {
-            bail!("no {what} in {deadline:?}");
+    loop {
+        let result = attempt()?;
+        if result.is_some() || Instant::now() > until {
+            return Ok(result);
         }
+        // Conditions are files, counters and sockets of others: nothing to wait on.
         thread::sleep(POLL);
     }
-    Ok(())
+}
+
+/// Runs a command to its end and returns its output. An error has what it said.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    run_with(command, "")
+}
+
+/// Likewise, with `input` on its standard input.
+pub(crate) fn run_with(command: &mut Command, input: &str) -> Result<String> {
+    let shown = format!("{command:?}");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that ends early reports the reason below.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .with_context(|| format!("wait for {shown}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let message = format!("{shown} failed: {}\n{input}", stderr.trim());
+        bail!("{}", message.trim_end());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Called by the parent of a new process.

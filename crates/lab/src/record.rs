@@ -79,7 +79,7 @@ impl Record {
         Self {
             format: FORMAT,
             experiment: experiment.to_string(),
-            date: rfc3339(unix_seconds()),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: command_line(std::env::args()),
             commit: describe_source(),
             seed,
@@ -220,6 +220,17 @@ impl Machine {
     }
 }
 
+/// Arguments of every experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Directory for the record and the charts
+    #[arg(long, default_value = "lab-output", value_name = "DIR")]
+    pub(crate) output: PathBuf,
+}
+
 /// Arguments of `posthaste-lab report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -252,19 +263,12 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 /// The command line without the program's directory, with quotes around every argument that a shell
 /// would split.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
-    let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
+    let mut words: Vec<String> = arguments.collect();
     if let Some(program) = words.first_mut() {
         *program = program.rsplit('/').next().unwrap_or_default().to_string();
     }
-    words.join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_string();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    // Only a NUL byte cannot be quoted, and no argument has one.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }
 
 /// The commit of the source tree of this binary; `unknown` if that tree does not exist, as for a
@@ -285,63 +289,16 @@ fn describe_source() -> String {
     name.unwrap_or_else(|| "unknown".to_string())
 }
 
-fn unix_seconds() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since_epoch.map_or(0, |elapsed| elapsed.as_secs())
-}
-
-/// `seconds` since 1970 as `YYYY-MM-DDThh:mm:ssZ`.
-fn rfc3339(seconds: u64) -> String {
-    let (days, time) = (seconds / 86400, seconds % 86400);
-    let (year, month, day) = civil_date(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        time / 3600,
-        time / 60 % 60,
-        time % 60
-    )
-}
-
-/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
-fn civil_date(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let mut year = 1970;
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(rfc3339(1_795_175_295), "2026-11-20T11:48:15Z");
-        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
-    }
 
     #[test]
     fn command_lines_can_be_pasted() {
         let words = ["/usr/bin/posthaste-lab", "boot", "--note", "it's 1 run"].map(String::from);
         assert_eq!(
             command_line(words.into_iter()),
-            r"posthaste-lab boot --note 'it'\''s 1 run'"
+            r#"posthaste-lab boot --note "it's 1 run""#
         );
     }
 

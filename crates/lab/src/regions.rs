@@ -44,6 +44,7 @@ fn great_circle_km(one: Place, other: Place) -> f64 {
         + one.latitude.to_radians().cos()
             * other.latitude.to_radians().cos()
             * half_sine(other.longitude - one.longitude).powi(2);
+    // Rounding may carry the sine of antipodes beyond 1.
     2.0 * RADIUS_KM * flat.sqrt().min(1.0).asin()
 }
 

@@ -43,6 +43,7 @@ impl Rng {
 /// The items in an order given by the seed and the round (Fisher and Yates' shuffle).
 pub(crate) fn shuffled<T: Clone>(items: &[T], seed: u64, round: u32) -> Vec<T> {
     let mut items = items.to_vec();
+    // Rounds of one seed must differ, and so must the same round of similar seeds.
     let mut random = Rng(scramble(seed) ^ u64::from(round));
     for end in (1..items.len()).rev() {
         let chosen = usize::try_from(random.below(end as u64 + 1)).unwrap_or(end);

@@ -17,13 +17,11 @@ mod report;
 mod testbed;
 mod verdict;
 
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use anyhow::{Result, ensure};
 
 use self::clients::Clients;
 use self::keeper::Keeper;
@@ -32,7 +30,8 @@ use self::testbed::Testbed;
 use self::verdict::{Pair, Span};
 use crate::node::Binary;
 use crate::process::wait_until;
-use crate::record::Record;
+use crate::record::{Common, Record};
+use crate::{socket, threads};
 
 /// Bound on active clients per network: further ones wait.
 const PLAYING_MAX: usize = 800;
@@ -56,12 +55,8 @@ pub struct Args {
     /// Seconds after which no more connections begin
     #[arg(long, default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Seed of connections and faults
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the record goes
-    #[arg(long, value_name = "DIR", default_value = "lab-output")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The results of a run.
@@ -80,11 +75,11 @@ struct Run {
 
 /// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
 pub fn run(args: &Args) -> Result<()> {
-    let mut record = Record::start("router-churn", args.seed);
+    let mut record = Record::start("router-churn", args.common.seed);
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    record.publish(&args.output, std::iter::empty::<(&str, String)>())?;
+    record.publish(&args.common.output, std::iter::empty::<(&str, String)>())?;
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
     let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
@@ -104,12 +99,14 @@ struct Both {
 
 fn play(args: &Args) -> Result<Run> {
     // Each connection takes two descriptors in each network.
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;
-    let sites = [Testbed::new(args.seed)?, Testbed::new(args.seed)?];
+    socket::raise_descriptor_limit()?;
+    let sites = [
+        Testbed::new(args.common.seed)?,
+        Testbed::new(args.common.seed)?,
+    ];
     let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
     let start = Instant::now();
-    let clients = |testbed| Clients::start(testbed, args.seed, args.connections, start);
+    let clients = |testbed| Clients::start(testbed, args.common.seed, args.connections, start);
     let clients = [clients(&sites[0])?, clients(&sites[1])?];
     let mut both = Both {
         clients,
@@ -132,9 +129,9 @@ impl Both {
                 let _ = faults.send(event);
             });
             drop(faults);
-            (dialled, thread.join())
+            (dialled, threads::join(thread))
         });
-        let (spans, mut troubles) = done.map_err(|_| anyhow!("the faults' thread panicked"))?;
+        let (spans, mut troubles) = done;
         // Connections that are active after that count as hung.
         let _ = wait_until("end of the last connections", LAST, || {
             playing(clients) == 0
@@ -148,7 +145,7 @@ impl Both {
         let [direct, node] = [0, 1].map(|index: usize| clients[index].lives());
         let pairs = (0..dialled).zip(direct.into_iter().zip(node));
         let pairs = pairs.map(|(number, (direct, node))| {
-            verdict::pair(Plan::new(args.seed, number), direct, node, &spans)
+            verdict::pair(Plan::new(args.common.seed, number), direct, node, &spans)
         });
         Ok(Run {
             pairs: pairs.collect(),
@@ -168,7 +165,7 @@ fn playing(clients: &[Clients; 2]) -> usize {
 /// Starts all connections, each in both networks, and faults between them. Returns the number of
 /// connections.
 fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
-    let events = plan::events(args.seed, args.connections, args.rate);
+    let events = plan::events(args.common.seed, args.connections, args.rate);
     let mut events = events.into_iter().peekable();
     let mut reported = Instant::now();
     for number in 0..args.connections {
@@ -228,10 +225,6 @@ fn carry_out(
 
 /// Runs `work` in both networks, as simultaneously as possible.
 fn at_once(sites: &[Testbed; 2], work: impl Fn(&Testbed) -> Result<()> + Sync) -> Result<()> {
-    thread::scope(|scope| {
-        let other = scope.spawn(|| work(&sites[1]));
-        let done = work(&sites[0]);
-        let other = other.join().map_err(|_| anyhow!("a thread panicked"))?;
-        done.and(other)
-    })
+    let done = threads::at_once(2, |site| work(&sites[site as usize]));
+    done.into_iter().collect()
 }

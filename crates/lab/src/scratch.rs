@@ -7,26 +7,22 @@
 //! removes those of processes that no longer exist. Nothing else is ever removed.
 
 use std::fs;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
 use nix::mount::{MntFlags, umount2};
-
-use crate::sys;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Where `ip netns` keeps namespaces by name.
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
 /// The next number for a name of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// The pipe end through which the signal handler wakes the thread that cleans up.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 /// A name that is unique on this host.
 pub(crate) fn unique_name() -> String {
@@ -118,25 +114,19 @@ pub(crate) fn remove_namespace(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
-extern "C" fn wake(_signal: i32) {
-    sys::write_byte(WAKE.load(Ordering::Relaxed));
-}
-
 fn clean_up_on_signal() -> io::Result<()> {
-    let (mut reader, writer) = io::pipe()?;
-    WAKE.store(writer.as_raw_fd(), Ordering::Relaxed);
-    // The handler may need the descriptor for as long as the process lives.
-    let _ = writer.into_raw_fd();
-    thread::Builder::new()
-        .name("lab-signals".into())
-        .spawn(move || {
-            if reader.read_exact(&mut [0]).is_ok() {
-                remove_matching(|pid| pid == std::process::id());
-                // Child processes are killed when this one ends.
-                std::process::exit(130);
-            }
-        })?;
-    sys::on_termination(wake).map_err(io::Error::from)
+    // Waiting threads must not get EINTR from a signal that is not for them: the crate restarts
+    // system calls, and child processes do not inherit a mask.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let clean_up = move || {
+        if signals.forever().next().is_some() {
+            remove_matching(|pid| pid == std::process::id());
+            // Child processes are killed when this one ends.
+            std::process::exit(130);
+        }
+    };
+    let thread = thread::Builder::new().name("lab-signals".into());
+    thread.spawn(clean_up).map(drop)
 }
 
 #[cfg(test)]

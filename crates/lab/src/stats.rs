@@ -9,6 +9,7 @@ pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
         "percent out of range: {percent}"
     );
     let mut sorted = samples.to_vec();
+    // Total, so that a NaN sorts last and panics nowhere.
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;
     // Type 7 of Hyndman and Fan, the default of R and NumPy.

@@ -11,17 +11,15 @@ mod report;
 mod trial;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use self::trial::{Case, Outcome, Strength};
+use self::trial::{Case, Outcome};
 use crate::encapsulation::Encapsulation;
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 
 /// Arguments of `posthaste-lab synflood`.
 #[derive(Debug, clap::Args)]
@@ -50,14 +48,10 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["4", "6"])]
     families: Vec<Family>,
     /// What to compare
-    #[arg(long, value_delimiter = ',', default_values_t = [Encapsulation::Direct, Encapsulation::Early])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Encapsulation::Direct, Encapsulation::Early])]
     subjects: Vec<Encapsulation>,
-    /// Seed of spoofed addresses and the network's random choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the record and the chart go
-    #[arg(long, value_name = "DIR", default_value = "lab-output")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// One-way delays of the two links in milliseconds, written `40/10`.
@@ -112,14 +106,7 @@ impl Delays {
 /// Runs the experiment, prints its tables, writes record and chart. Fails when a promise is
 /// broken.
 pub fn run(args: &Args) -> Result<()> {
-    let strength = Strength {
-        rate: args.rate,
-        duration: Duration::from_secs(args.seconds.into()),
-        flows: args.flows,
-        budget: args.budget,
-        seed: args.seed,
-    };
-    let mut record = Record::start("synflood", args.seed);
+    let mut record = Record::start("synflood", args.common.seed);
     if args
         .subjects
         .iter()
@@ -129,11 +116,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut trials = Vec::new();
     for case in cases(args) {
-        eprintln!("synflood: {}, {}", case.group(), case.subject);
-        let outcome = trial::run(case, strength, &args.binary);
+        eprintln!("synflood: {}, {}", case.group(), case.subject.name());
+        let outcome = trial::run(case, args);
         trials.push((
             case,
-            outcome.with_context(|| format!("{}, {}", case.group(), case.subject))?,
+            outcome.with_context(|| format!("{}, {}", case.group(), case.subject.name()))?,
         ));
     }
     let broken = broken(&trials, args.budget);
@@ -141,7 +128,10 @@ pub fn run(args: &Args) -> Result<()> {
     record
         .remarks
         .extend(broken.iter().map(|what| format!("BROKEN: {what}")));
-    record.publish(&args.output, [("svg", report::chart(args, &trials).svg())])?;
+    record.publish(
+        &args.common.output,
+        [("svg", report::chart(args, &trials).svg())],
+    )?;
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
     Ok(())
 }
@@ -179,7 +169,7 @@ type Trials = [(Case, Outcome)];
 
 fn broken(trials: &Trials, budget: u64) -> Vec<String> {
     let of = |(case, outcome): &(Case, Outcome)| {
-        let name = format!("{}, {}", case.group(), case.subject);
+        let name = format!("{}, {}", case.group(), case.subject.name());
         outcome
             .broken(budget)
             .into_iter()

@@ -13,15 +13,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-
-mod time_calls;
-
-pub(crate) use time_calls::{
-    TimeCall, answer_time_call, await_exec, check_time_call, hand_time_calls_to, next_time_call,
-    receive_descriptor, release,
-};
 
 /// Adds the name of the call to an error.
 fn named(call: &str, source: &io::Error) -> io::Error {
@@ -102,11 +96,7 @@ pub(crate) fn epoll_wait_precise(
 
 /// Asks for the calling thread's timers to fire without slack.
 pub(crate) fn drop_timer_slack() -> io::Result<()> {
-    // SAFETY: this option takes one integer and touches no memory of ours.
-    check("prctl PR_SET_TIMERSLACK", unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1)
-    })
-    .map(drop)
+    prctl::set_timerslack(1).map_err(|e| named("prctl PR_SET_TIMERSLACK", &e.into()))
 }
 
 /// Puts the calling thread in the real-time class. Fails without the privilege.
@@ -128,11 +118,8 @@ pub(crate) fn enter_namespace(namespace: impl AsFd) -> io::Result<()> {
 pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
     let prepare = move || {
         enter_namespace(&namespace)?;
-        // SAFETY: this option takes one integer and touches no memory of ours.
-        check("prctl PR_SET_PDEATHSIG", unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
-        })?;
-        Ok(())
+        prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|e| named("prctl PR_SET_PDEATHSIG", &e.into()))
     };
     // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
     // nothing else, both safe there. Only a failure allocates, for its message.
@@ -164,27 +151,4 @@ pub(crate) fn note_exec(command: &mut Command, start: Instant, mut pipe: PipeWri
     // SAFETY: the closure runs between fork and exec and only reads a clock and writes to a
     // descriptor, both safe there.
     unsafe { command.pre_exec(note) };
-}
-
-/// Calls `handler` on SIGINT, SIGTERM and SIGHUP.
-///
-/// The handler may do only what is allowed in a signal handler: system calls and atomics.
-pub(crate) fn on_termination(handler: extern "C" fn(libc::c_int)) -> nix::Result<()> {
-    let action = SigAction::new(
-        SigHandler::Handler(handler),
-        // Waiting threads must not get EINTR from a signal that is not for them.
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the contract above holds for the handler given.
-        unsafe { sigaction(signal, &action) }?;
-    }
-    Ok(())
-}
-
-/// Writes one byte to a descriptor number kept in an atomic; for use in a signal handler.
-pub(crate) fn write_byte(fd: libc::c_int) {
-    // SAFETY: writes one byte of a static; a bad descriptor only makes the call fail.
-    unsafe { libc::write(fd, b"x".as_ptr().cast(), 1) };
 }

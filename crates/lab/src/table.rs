@@ -81,6 +81,7 @@ impl Table {
 
     /// The table as GitHub-flavoured Markdown, the title in bold above it.
     pub fn markdown(&self) -> String {
+        // A bar in a cell would end it.
         let widths = self.widths(escaped);
         let rule: Vec<String> = (0..widths.len())
             .map(|column| self.rule(column, widths[column]))

@@ -14,12 +14,13 @@ mod report;
 mod results;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::model::{Mode, Path};
+use crate::names::named;
+use crate::record::Common;
 use crate::repeats::Repeats;
 use crate::transfer::Timing;
 pub(crate) use report::Findings;
@@ -28,25 +29,17 @@ pub(crate) use results::Results;
 /// Bytes in a KB.
 pub(crate) const KB: u64 = 1000;
 
-/// A moment of a transfer, from the start of `connect()`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
-    Connect,
-    FirstByte,
-    Complete,
+named! {
+    /// A moment of a transfer, from the start of `connect()`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Moment {
+        Connect = "time to connect",
+        FirstByte = "time to first byte",
+        Complete = "time to completion",
+    }
 }
 
 impl Moment {
-    pub(crate) const ALL: [Self; 3] = [Self::Connect, Self::FirstByte, Self::Complete];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "time to connect",
-            Self::FirstByte => "time to first byte",
-            Self::Complete => "time to completion",
-        }
-    }
-
     fn of(self, timing: &Timing) -> Duration {
         match self {
             Self::Connect => timing.connect,
@@ -72,9 +65,9 @@ pub(crate) struct Subject {
 /// The bounds on a subject's medians, in percent.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// These moments lie this close to the model; `may_be_less` allows any smaller value.
+    /// This moment lies this close to the model; `may_be_less` allows any smaller value.
     Model {
-        moments: &'static [Moment],
+        moment: Moment,
         percent: f64,
         may_be_less: bool,
     },
@@ -108,6 +101,13 @@ pub(crate) struct Case {
     pub bytes: u64,
 }
 
+impl Case {
+    /// The same transfer with another subject.
+    fn with(self, subject: usize) -> Self {
+        Self { subject, ..self }
+    }
+}
+
 /// Carries out transfers.
 pub(crate) trait Topology {
     /// Runs one transfer, or as many at once as the experiment has clients.
@@ -134,11 +134,9 @@ pub(crate) struct Experiment {
     pub head_bytes: u64,
     pub clients: u32,
     pub repeats: u32,
-    pub seed: u64,
     /// Common conditions of all groups, as text.
     pub conditions: String,
-    /// Directory for the record and the charts.
-    pub output: PathBuf,
+    pub common: Common,
 }
 
 /// All times of a run, in the order of the measurements.
@@ -179,7 +177,7 @@ impl Experiment {
         let repeats = Repeats {
             experiment: self.name,
             count: self.repeats,
-            seed: self.seed,
+            seed: self.common.seed,
         };
         let cases = self.cases();
         repeats.run(&cases, &mut failures, |case| {

@@ -6,13 +6,13 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use posthaste_lab::clock::WrongClock;
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 
 use super::Plan;
+use crate::clock::WrongClock;
 use crate::support::{
     PORT, Pair, SOON, accept, binary, counter, dial, listen, network, start_in, target, until,
     until_counter, until_ended,
@@ -39,8 +39,7 @@ fn start(network: &Network, plan: &Plan<'_>, pool_min: usize, clock: &WrongClock
     let config = config.replacen("id = 2\n", &format!("id = 2\npool_min = {pool_min}\n"), 1);
     let first = Node::builder(network.node(0), binary())
         .config(&config)
-        .clock(clock)
-        .start()
+        .start_by(|name, command| clock.spawn(name, command))
         .expect("the node becomes ready");
     [first, second]
 }

@@ -17,12 +17,12 @@ use posthaste_control::message::{
 use posthaste_control::route_table::RouteTable;
 use posthaste_control::stream::Stream;
 use posthaste_control::tls;
-use posthaste_lab::clock::WrongClock;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::process::{Process, wait_until};
 use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
+use crate::clock::WrongClock;
 use crate::support::{SOON, binary, until};
 use crate::verbs::posthaste;
 

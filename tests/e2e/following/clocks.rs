@@ -3,7 +3,6 @@
 
 use nix::sys::signal::Signal;
 use posthaste_control::message::NodeNumber;
-use posthaste_lab::clock::WrongClock;
 use posthaste_lab::network::Family;
 use posthaste_lab::process::wait_until;
 use serde_json::Value;
@@ -11,6 +10,7 @@ use serde_json::Value;
 use super::fixture::{CHAIN, Fixture, NUMBERS, Settings};
 use super::opened;
 use super::visitors::Visitors;
+use crate::clock::WrongClock;
 use crate::support::{Pair, SOON, counter, until};
 
 const HOUR_MS: i64 = 3_600_000;

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use posthaste_control::message::NodeNumber;
-use posthaste_lab::clock::WrongClock;
 use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
@@ -28,6 +27,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use super::routes::{CONTROL, join};
+use crate::clock::WrongClock;
 use crate::controller::testbed::{STREAMS, Testbed, secret};
 use crate::requests::{ALLOWED, LISTENER_PORT};
 use crate::support::{PORT, Pair, SOON, binary, listen, relay_of, until};
@@ -148,13 +148,14 @@ impl Fixture {
     /// Starts a node, which may have run before: its plan is kept.
     pub(super) fn start_node(&mut self, number: NodeNumber) {
         let config = self.config(number);
-        let mut builder = Node::builder(self.host(number), binary())
+        let builder = Node::builder(self.host(number), binary())
             .config(&config)
             .metrics(METRICS);
-        if let Some(clock) = self.clocks.get(&number) {
-            builder = builder.clock(clock);
-        }
-        let node = builder.start().expect("the node becomes ready");
+        let node = match self.clocks.get(&number) {
+            Some(clock) => builder.start_by(|name, command| clock.spawn(name, command)),
+            None => builder.start(),
+        };
+        let node = node.expect("the node becomes ready");
         self.nodes[place(number)] = Some(node);
     }
 

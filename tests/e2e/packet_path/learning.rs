@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use posthaste_lab::flood::{Flood, Plan, Prefix};
+use posthaste_lab::flood::{Flood, IpNet, Plan};
 
 use super::*;
 use crate::support::kernel_counter;
@@ -95,7 +95,7 @@ fn lost_way_back_is_noticed() {
 }
 
 /// The sources of forged SYNs; nobody answers for them.
-fn forged(family: Family) -> Prefix {
+fn forged(family: Family) -> IpNet {
     let prefix = match family {
         Family::V4 => "10.100.0.0/16",
         Family::V6 => "fd00:100::/32",

@@ -13,15 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Memory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// The process's name.
-    pub(crate) name: String,
     /// Resident, shared or not.
     pub(crate) resident: u64,
     /// Resident, pages shared with other processes counted in part.
     pub(crate) proportional: u64,
-    /// Resident and not shared.
-    pub(crate) private: u64,
-    /// The part of `private` that was written to.
+    /// Resident, not shared, and written to.
     pub(crate) dirty: u64,
     /// Resident and not backed by a file: heap, stacks, written pages.
     pub(crate) anonymous: u64,
@@ -30,23 +26,26 @@ pub(crate) struct Usage {
 /// Process `pid` and all its descendants, the process first.
 pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     let mut members = vec![pid];
-    let parents = parents()?;
-    // Children may have lower ids than their parents: repeat until no more are found.
-    loop {
-        let new = |&&(child, parent): &&(u32, u32)| {
-            members.contains(&parent) && !members.contains(&child)
-        };
-        let found: Vec<u32> = parents
-            .iter()
-            .filter(new)
-            .map(|(child, _)| *child)
-            .collect();
-        if found.is_empty() {
-            break;
-        }
-        members.extend(found);
+    let mut place = 0;
+    while let Some(&parent) = members.get(place) {
+        members.extend(children(parent)?);
+        place += 1;
     }
     Ok(members)
+}
+
+/// The children of all threads of a process; none of one that has ended.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        // The thread may have ended since.
+        let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in text.split_whitespace() {
+            found.push(child.parse().context("the number of a child process")?);
+        }
+    }
+    Ok(found)
 }
 
 /// Memory once it has been stable for longer than a node takes to release what only its start
@@ -67,16 +66,9 @@ pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage
 
 /// The memory of one process.
 pub(crate) fn of(pid: u32) -> Result<Usage> {
-    let read = |file: &str| {
-        let path = format!("/proc/{pid}/{file}");
-        fs::read_to_string(&path).with_context(|| format!("read {path}"))
-    };
-    let usage =
-        parse(&read("smaps_rollup")?).with_context(|| format!("memory of process {pid}"))?;
-    Ok(Usage {
-        name: read("comm")?.trim().to_string(),
-        ..usage
-    })
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    parse(&text).with_context(|| format!("memory of process {pid}"))
 }
 
 fn parse(text: &str) -> Result<Usage> {
@@ -89,34 +81,11 @@ fn parse(text: &str) -> Result<Usage> {
         Ok(kilobytes.with_context(|| format!("no {name} in smaps_rollup"))? * 1024)
     };
     Ok(Usage {
-        name: String::new(),
         resident: field("Rss")?,
         proportional: field("Pss")?,
-        private: field("Private_Clean")? + field("Private_Dirty")?,
         dirty: field("Private_Dirty")?,
         anonymous: field("Anonymous")?,
     })
-}
-
-/// Every process with its parent.
-fn parents() -> Result<Vec<(u32, u32)>> {
-    let mut pairs = Vec::new();
-    for entry in fs::read_dir("/proc").context("list /proc")? {
-        let name = entry.context("list /proc")?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // It may have ended since.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-            continue;
-        };
-        // The name before it may contain anything, brackets too.
-        let parent = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
-        pairs.extend(parent.map(|parent| (pid, parent)));
-    }
-    Ok(pairs)
 }
 
 #[cfg(test)]
@@ -130,7 +99,7 @@ mod tests {
                     Pss_Dirty: 3 kB\nPrivate_Clean: 2 kB\nPrivate_Dirty: 3 kB\nAnonymous:   4 kB\n";
         let usage = parse(text).unwrap();
         assert_eq!((usage.resident, usage.proportional), (10 << 10, 8 << 10));
-        assert_eq!((usage.private, usage.anonymous), (5 << 10, 4 << 10));
+        assert_eq!(usage.anonymous, 4 << 10);
         assert_eq!(usage.dirty, 3 << 10);
         assert!(parse("Rss: 10 kB\n").is_err());
     }

@@ -9,19 +9,17 @@
 //! verifies, before every series, that forwarding works and that the probes ignore it.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
-use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{echo, sys};
+use crate::poll::Poll;
+use crate::{socket, sys};
 
 /// Interval of connection attempts.
 const INTERVAL: Duration = Duration::from_micros(100);
@@ -29,6 +27,9 @@ const INTERVAL: Duration = Duration::from_micros(100);
 const WAITING_MAX: usize = 1000;
 /// The initial TTL of hosts. A router decrements it.
 const FULL_TTL: usize = 64;
+/// How long a forwarded byte may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long a probe must stay unanswered without a relay.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -51,11 +52,7 @@ sockopt_impl!(
 
 /// Verifies that `target` answers through plain forwarding, and that probes ignore that.
 pub fn check_path(target: SocketAddr) -> Result<()> {
-    let calls = echo::call(target, 1, Duration::from_secs(10)).context("plain forwarding")?;
-    calls
-        .into_iter()
-        .try_for_each(echo::Call::close)
-        .context("close a connection")?;
+    forwarded(target).context("plain forwarding")?;
     let mut prober = Prober::new(target)?;
     let until = Instant::now() + SILENCE;
     while Instant::now() < until {
@@ -65,6 +62,16 @@ pub fn check_path(target: SocketAddr) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Sends a byte, waits for it to come back, and closes the connection.
+fn forwarded(target: SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"?")?;
+    stream.read_exact(&mut [0])?;
+    stream.shutdown(Shutdown::Write)?;
+    stream.read(&mut [0]).map(drop)
 }
 
 /// Probes until a byte has come back through a relay; returns when. Fails when `over` is set
@@ -83,20 +90,21 @@ pub fn first_relayed_byte(target: SocketAddr, over: &AtomicBool) -> Result<Insta
 #[derive(Debug)]
 struct Prober {
     target: SocketAddr,
-    epoll: Epoll,
-    waiting: VecDeque<(u64, TcpStream)>,
+    poll: Poll,
+    ready: Vec<usize>,
+    waiting: VecDeque<(usize, TcpStream)>,
     /// The number of the next attempt.
-    next: u64,
+    next: usize,
     due: Instant,
 }
 
 impl Prober {
     fn new(target: SocketAddr) -> Result<Self> {
         sys::drop_timer_slack()?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
         Ok(Self {
             target,
-            epoll,
+            poll: Poll::new()?,
+            ready: Vec::new(),
             waiting: VecDeque::new(),
             next: 0,
             due: Instant::now(),
@@ -110,34 +118,29 @@ impl Prober {
             self.attempt()?;
             self.due = Instant::now() + INTERVAL;
         }
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let timeout = self.due.saturating_duration_since(Instant::now());
-        let count = sys::epoll_wait_precise(self.epoll.0.as_fd(), &mut events, Some(timeout))?;
+        self.poll.wait(Some(timeout), &mut self.ready)?;
         let now = Instant::now();
-        for event in &events[..count] {
-            if self.advance(event.u64) {
-                return Ok(Some(now));
-            }
-        }
-        Ok(None)
+        let ready = std::mem::take(&mut self.ready);
+        Ok(ready
+            .into_iter()
+            .any(|number| self.advance(number))
+            .then_some(now))
     }
 
     fn attempt(&mut self) -> Result<()> {
-        let domain = Domain::for_address(self.target);
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_nonblocking(true)?;
+        let socket = socket::toward(self.target)?;
         socket.set_tcp_nodelay(true)?;
         match self.target {
             SocketAddr::V4(_) => setsockopt(&socket, MinTtl, &FULL_TTL)?,
             SocketAddr::V6(_) => setsockopt(&socket, MinHopCount, &FULL_TTL)?,
         }
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        // Without delay on the links an answer may arrive within the call.
-        match socket.connect(&self.target.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Ok(()),
-            _ => self.epoll.add(&socket, EpollEvent::new(flags, self.next))?,
-        }
-        self.waiting.push_back((self.next, socket.into()));
+        // A refused attempt is no error: the relay may be about to listen.
+        let Ok(stream) = socket::begin(socket, self.target) else {
+            return Ok(());
+        };
+        self.poll.add(&stream, self.next)?;
+        self.waiting.push_back((self.next, stream));
         self.next += 1;
         if self.waiting.len() > WAITING_MAX {
             self.waiting.pop_front();
@@ -147,7 +150,7 @@ impl Prober {
 
     /// Advances an attempt; true when its byte has come back. An attempt that fails, because the
     /// node was not fully up, is dropped.
-    fn advance(&mut self, number: u64) -> bool {
+    fn advance(&mut self, number: usize) -> bool {
         let Some(index) = self
             .waiting
             .iter()

@@ -39,6 +39,7 @@ pub(super) fn ticks(most: f64, count: usize) -> Vec<f64> {
     let fits = |factor: &&f64| **factor * decade >= raw * (1.0 - 1e-9);
     let step = decade * [1.0, 2.0, 5.0, 10.0].iter().find(fits).unwrap_or(&10.0);
     let mut values = vec![0.0];
+    // Multiples instead of sums, so that no rounding error adds up in a label.
     while values[values.len() - 1] < most * (1.0 - 1e-9) {
         values.push(values.len() as f64 * step);
     }

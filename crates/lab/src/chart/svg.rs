@@ -18,8 +18,14 @@ pub(crate) enum Anchor {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Font {
     pub(crate) size: f64,
-    pub(crate) bold: bool,
-    pub(crate) colour: &'static str,
+    bold: bool,
+    colour: &'static str,
+}
+
+impl Font {
+    pub(crate) const fn new(size: f64, bold: bool, colour: &'static str) -> Self {
+        Self { size, bold, colour }
+    }
 }
 
 /// A chart in the making.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs all measurements in order: loads in rounds, placement by placement, then memory and starts.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
@@ -11,7 +11,7 @@ use super::report;
 use super::start::{self, Starts};
 use super::subject::{Mode, Subject};
 use super::targets::EARLY;
-use super::testbed::{CONNECTIONS_MAX, Testbed, Times};
+use super::testbed::{CONNECTIONS_MAX, Testbed};
 use super::{Args, Results};
 use crate::load::Work;
 use crate::record::Record;
@@ -23,7 +23,7 @@ const FEW_RELAYS: usize = 2000;
 /// Prefix of remarks about failed measurements.
 const FAILED: &str = "FAILED";
 
-/// The requested measurements, and where they run.
+/// The requested measurements, where they run, and the results.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     pub(super) args: &'a Args,
@@ -31,85 +31,91 @@ pub(super) struct Bench<'a> {
     pub(super) subjects: Vec<Subject>,
     /// The usable CPUs, the first choice first.
     pub(super) cpus: Vec<usize>,
+    pub(super) record: Record,
+    pub(super) results: Results,
+    /// Loads and subjects that could not be measured.
+    pub(super) failed: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Bench<'_> {
     /// Runs all loads with all subjects.
-    pub(super) fn put_through(&self, record: &mut Record) -> Result<Results> {
-        let mut results = Results::new();
+    pub(super) fn put_through(&mut self) {
         for placement in Placement::ALL {
             let loads = self.loads.iter().filter(|load| load.placement == placement);
-            let loads: Vec<&Load> = loads.collect();
+            let loads: Vec<Load> = loads.cloned().collect();
             if loads.is_empty() {
                 continue;
             }
-            match self.cpus.get(..placement.cpus()) {
-                Some(cpus) => self.put_through_on(placement, cpus, &loads, &mut results, record)?,
-                None => {
-                    let names: Vec<_> = loads.iter().map(|load| load.name).collect();
-                    let what = format!("Not measured for want of CPUs: {}.", names.join(", "));
-                    record.remarks.push(what);
-                }
-            }
+            let Some(cpus) = self.cpus.get(..placement.cpus()).map(<[usize]>::to_vec) else {
+                let names: Vec<_> = loads.iter().map(|load| load.name).collect();
+                let what = format!("Not measured for want of CPUs: {}.", names.join(", "));
+                self.record.remarks.push(what);
+                continue;
+            };
+            let beds = self.prepare(placement, &cpus, &loads);
+            self.take_turns(&beds, &loads);
         }
-        Ok(results)
+        // A round is missing there.
+        self.results.retain(|key, _| !self.failed.contains(key));
     }
 
-    /// Runs the loads of one placement with all subjects, round by round.
-    fn put_through_on(
-        &self,
-        placement: Placement,
-        cpus: &[usize],
-        loads: &[&Load],
-        results: &mut Results,
-        record: &mut Record,
-    ) -> Result<()> {
-        let beds = self.prepare(placement, cpus, loads, record);
+    /// Runs loads with subjects, round by round.
+    fn take_turns(&mut self, beds: &[Testbed], loads: &[Load]) {
         let order: Vec<usize> = (0..beds.len()).collect();
         let rounds = self.args.rounds();
-        let mut turns = Turns {
-            times: self.args.times(),
-            results,
-            failed: BTreeMap::new(),
-        };
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
-                for index in shuffled(&order, self.args.seed, round) {
-                    turns.take(&beds[index], load);
+                for index in shuffled(&order, self.args.common.seed, round) {
+                    self.take(&beds[index], load);
                 }
             }
         }
-        record.remarks.extend(turns.end());
-        Ok(())
+    }
+
+    /// Runs a load with a subject. After a failure the pair is not tried again.
+    fn take(&mut self, testbed: &Testbed, load: &Load) {
+        let name = testbed.subject.name;
+        let key = (load.name, name);
+        if skips(load, &testbed.subject) || self.failed.contains(&key) {
+            return;
+        }
+        let mut times = self.args.times();
+        if testbed.subject.mode == Mode::Reference {
+            // All others are compared with it, so it is measured for longer.
+            times.window *= 2;
+        }
+        match testbed.measure(load, times) {
+            Ok(measured) => {
+                for problem in &measured.problems {
+                    eprintln!("compare: {} by {name}: {problem}", load.name);
+                }
+                self.results.entry(key).or_default().push(measured);
+            }
+            Err(error) => {
+                self.fail(&format!("{} by {name}", load.name), &error);
+                self.failed.insert(key);
+            }
+        }
     }
 
     /// Builds the networks of all subjects that have one of the loads, and records their
     /// configurations. Those that do not start are left out and reported.
-    fn prepare(
-        &self,
-        placement: Placement,
-        cpus: &[usize],
-        loads: &[&Load],
-        record: &mut Record,
-    ) -> Vec<Testbed> {
+    fn prepare(&mut self, placement: Placement, cpus: &[usize], loads: &[Load]) -> Vec<Testbed> {
         let mut beds = Vec::new();
-        for &subject in &self.subjects {
+        for subject in self.subjects.clone() {
             if loads.iter().all(|load| skips(load, &subject)) {
                 continue;
             }
-            let name = subject.name;
-            eprintln!("compare: {name} on {} CPU", placement.cpus());
+            let what = format!("{} on {} CPU", subject.name, placement.cpus());
+            eprintln!("compare: {what}");
             match self.try_out(subject, placement, cpus) {
                 Ok((testbed, configuration)) => {
-                    record.parameter(&format!("{name}, {placement:?}"), configuration);
+                    let name = format!("{}, {placement:?}", subject.name);
+                    self.record.parameter(&name, configuration);
                     beds.push(testbed);
                 }
-                Err(error) => fail(
-                    record,
-                    &format!("{name} on {} CPU", placement.cpus()),
-                    &error,
-                ),
+                Err(error) => self.fail(&what, &error),
             }
         }
         beds
@@ -139,12 +145,12 @@ impl Bench<'_> {
     }
 
     /// The subjects that relay, each in its usual form.
-    fn relays(&self) -> impl Iterator<Item = Subject> {
+    fn relays(&self) -> Vec<Subject> {
         let relays = |subject: &&Subject| subject.relays() && !subject.bulk_only;
-        self.subjects.iter().filter(relays).copied()
+        self.subjects.iter().filter(relays).copied().collect()
     }
 
-    pub(super) fn measure_memory(&self, record: &mut Record) -> Result<Vec<Footprint>> {
+    pub(super) fn measure_memory(&mut self) -> Result<Vec<Footprint>> {
         let mut footprints = Vec::new();
         if self.wants(load::MEMORY) {
             let relays = idle::relays()?;
@@ -156,7 +162,7 @@ impl Bench<'_> {
                     eprintln!("compare: memory of {name}, threads: {threads}");
                     match self.footprint(subject, threads, relays) {
                         Ok(footprint) => footprints.push(footprint),
-                        Err(error) => fail(record, &format!("memory of {name}"), &error),
+                        Err(error) => self.fail(&format!("memory of {name}"), &error),
                     }
                 }
             }
@@ -184,16 +190,18 @@ impl Bench<'_> {
             return Ok(Vec::new());
         }
         eprintln!("compare: boot");
-        let relays: Vec<Subject> = self.relays().collect();
         let repeats = self.args.rounds() * 4;
-        start::measure(&relays, &self.cpus, &self.args.binary, repeats)
+        start::measure(&self.relays(), &self.cpus, &self.args.binary, repeats)
     }
 
-    pub(super) fn finish(&self, record: &Record, results: &Results) -> Result<()> {
+    pub(super) fn finish(&self) -> Result<()> {
+        let Self {
+            record, results, ..
+        } = self;
         print!("{}", record.markdown());
-        let charts = report::charts(self, results).into_iter();
+        let charts = report::charts(self).into_iter();
         let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart.svg()));
-        record.save(&self.args.output, charts)?;
+        record.save(&self.args.common.output, charts)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks
@@ -206,63 +214,14 @@ impl Bench<'_> {
         );
         Ok(())
     }
-}
 
-/// Reports a failed measurement.
-fn fail(record: &mut Record, what: &str, error: &anyhow::Error) {
-    record.remarks.push(failure(what, error));
-}
-
-/// A remark in one line, which is also printed.
-fn failure(what: &str, error: &anyhow::Error) -> String {
-    let why = format!("{error:#}");
-    let why: Vec<&str> = why.split_whitespace().collect();
-    let remark = format!("{FAILED}: {what}: {}.", why.join(" "));
-    eprintln!("compare: {remark}");
-    remark
-}
-
-/// The subjects of a round.
-#[derive(Debug)]
-struct Turns<'a> {
-    times: Times,
-    results: &'a mut Results,
-    /// Subjects that could not be measured, and why.
-    failed: BTreeMap<(&'static str, &'static str), String>,
-}
-
-impl Turns<'_> {
-    /// Runs a load with a subject. After a failure the pair is not tried again.
-    fn take(&mut self, testbed: &Testbed, load: &Load) {
-        let name = testbed.subject.name;
-        let key = (load.name, name);
-        if skips(load, &testbed.subject) || self.failed.contains_key(&key) {
-            return;
-        }
-        let mut times = self.times;
-        if testbed.subject.mode == Mode::Reference {
-            // All others are compared with it, so it is measured for longer.
-            times.window *= 2;
-        }
-        match testbed.measure(load, times) {
-            Ok(measured) => {
-                for problem in &measured.problems {
-                    eprintln!("compare: {} by {name}: {problem}", load.name);
-                }
-                self.results.entry(key).or_default().push(measured);
-            }
-            Err(error) => {
-                let what = failure(&format!("{} by {name}", load.name), &error);
-                self.failed.insert(key, what);
-            }
-        }
-    }
-
-    /// Drops results with a missing round, and reports them.
-    fn end(self) -> impl Iterator<Item = String> {
-        let failed = &self.failed;
-        self.results.retain(|key, _| !failed.contains_key(key));
-        self.failed.into_values()
+    /// Reports a failed measurement in one line, which is also printed.
+    fn fail(&mut self, what: &str, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        let why: Vec<&str> = why.split_whitespace().collect();
+        let remark = format!("{FAILED}: {what}: {}.", why.join(" "));
+        eprintln!("compare: {remark}");
+        self.record.remarks.push(remark);
     }
 }
 

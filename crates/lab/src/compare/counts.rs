@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's counters of a host: packets of an interface, and TCP failures.
 
-use std::fs;
 use std::ops::Sub;
 
 use anyhow::{Context, Result};
 
-use crate::flood::counts::counter;
+use crate::flood::counts::{counter, read};
 
 /// Counters since the host was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,10 +24,6 @@ pub(super) struct Counts {
 impl Counts {
     /// Reads the counters of an interface and of the calling thread's network namespace.
     pub(super) fn take(interface: &str) -> Result<Self> {
-        let read = |name: &str| {
-            let path = format!("/proc/thread-self/net/{name}");
-            fs::read_to_string(&path).with_context(|| format!("read {path}"))
-        };
         let snmp = read("snmp")?;
         let tcp = |name| counter(&snmp, "Tcp:", name);
         Ok(Self {

@@ -1,33 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Computes the compared figures from measurements. Pure.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::load::Yield;
 use super::testbed::Measured;
+use crate::names::named;
 use crate::stats::percentile;
+
+named! {
+    /// A figure of a subject with a load. The names are those of samples in the record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Figure {
+        /// CPU time per unit of the load, of all participants: us, or ms per gigabyte.
+        Total = "total CPU",
+        /// Transactions per second, or Gbit/s.
+        Rate = "rate",
+        /// Median time of a transaction or message, in us.
+        Typical = "median time",
+        /// The 99th percentile of it.
+        Slow = "99th percentile of time",
+        /// Median time of a SYN through the relay, in us.
+        SynDelay = "median delay of SYNs",
+        /// Packets for each connection on the client's link.
+        ClientPackets = "packets per connection, client's link",
+        /// The same on the server's link.
+        ServerPackets = "packets per connection, server's link",
+        /// Segments that either end retransmitted.
+        Retransmitted = "segments sent again",
+        /// [`Self::Total`] less the direct link's.
+        Marginal = "marginal CPU",
+        /// Time added to a message one way, in us.
+        Added = "added one way",
+    }
+}
 
 /// The figures of one subject with one load: a value per round.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Figures {
-    /// CPU time per unit of the load, of all participants: us, or ms per gigabyte.
-    pub(super) total: Vec<f64>,
-    /// The same less the direct link's.
-    pub(super) marginal: Vec<f64>,
-    /// Transactions per second, or Gbit/s.
-    pub(super) rate: Vec<f64>,
-    /// Median time of a transaction or message, in us, and the 99th percentile.
-    pub(super) typical: Vec<f64>,
-    pub(super) slow: Vec<f64>,
-    /// Time added to a message one way, in us.
-    pub(super) added: Vec<f64>,
-    /// Median time of a SYN through the relay, in us.
-    pub(super) syn_delay: Vec<f64>,
-    /// Packets for each connection on the client's and on the server's link.
-    pub(super) packets: [Vec<f64>; 2],
-    /// Segments that either end retransmitted.
-    pub(super) retransmitted: Vec<f64>,
-}
+pub(super) struct Figures(pub(super) BTreeMap<Figure, Vec<f64>>);
 
 impl Figures {
     /// The figures of rounds, and of the direct link in the same rounds.
@@ -36,32 +47,42 @@ impl Figures {
         for (measured, direct) in rounds.iter().zip(direct) {
             let total = total(yields, measured);
             let (typical, slow) = latency(measured);
-            figures.total.push(total);
-            figures.marginal.push(total - self::total(yields, direct));
-            figures.rate.push(rate(yields, measured));
-            figures.typical.push(typical);
-            figures.slow.push(slow);
-            figures.added.push((typical - latency(direct).0) / 2.0);
-            figures.retransmitted.push(measured.retransmitted as f64);
-            let delay = measured
-                .syn_delay_us
-                .map_or(f64::NAN, |[_, median, ..]| median);
-            figures.syn_delay.push(delay);
-            for (all, one) in figures.packets.iter_mut().zip(measured.packets) {
-                all.push(one);
+            let delay = measured.syn_delay_us;
+            let [client, server] = measured.packets;
+            for (figure, value) in [
+                (Figure::Total, total),
+                (Figure::Rate, rate(yields, measured)),
+                (Figure::Typical, typical),
+                (Figure::Slow, slow),
+                (
+                    Figure::SynDelay,
+                    delay.map_or(f64::NAN, |[_, median, ..]| median),
+                ),
+                (Figure::ClientPackets, client),
+                (Figure::ServerPackets, server),
+                (Figure::Retransmitted, measured.retransmitted as f64),
+                (Figure::Marginal, total - self::total(yields, direct)),
+                (Figure::Added, (typical - latency(direct).0) / 2.0),
+            ] {
+                figures.0.entry(figure).or_default().push(value);
             }
         }
         figures
     }
 
-    /// The figures that this kind of load is about.
+    /// The values of one figure.
+    pub(super) fn of(&self, figure: Figure) -> &[f64] {
+        self.0.get(&figure).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those that this kind of load is about.
     pub(super) fn deciding(&self, yields: Yield) -> &[f64] {
-        match yields {
-            Yield::Transactions | Yield::Bytes => &self.marginal,
-            Yield::Messages => &self.added,
-            Yield::SynDelay => &self.syn_delay,
-            Yield::Rate => &self.rate,
-        }
+        self.of(match yields {
+            Yield::Transactions | Yield::Bytes => Figure::Marginal,
+            Yield::Messages => Figure::Added,
+            Yield::SynDelay => Figure::SynDelay,
+            Yield::Rate => Figure::Rate,
+        })
     }
 }
 
@@ -191,14 +212,14 @@ mod tests {
         let rounds = [measured(1.5, 10_000, 30.0), measured(1.9, 10_000, 36.0)];
         let figures = Figures::new(Yield::Transactions, &rounds, &direct);
         let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value}");
-        near(figures.marginal[0], 50.0);
-        near(figures.marginal[1], 70.0);
-        near(figures.rate[0], 5000.0);
-        near(figures.added[1], 8.0);
+        near(figures.of(Figure::Marginal)[0], 50.0);
+        near(figures.of(Figure::Marginal)[1], 70.0);
+        near(figures.of(Figure::Rate)[0], 5000.0);
+        near(figures.of(Figure::Added)[1], 8.0);
         let bytes = Figures::new(Yield::Bytes, &rounds, &direct);
         // 10 GB in 1.5 s of CPU time, and in 2 s of real time.
-        near(bytes.total[0], 150.0);
-        near(bytes.rate[0], 40.0);
+        near(bytes.of(Figure::Total)[0], 150.0);
+        near(bytes.of(Figure::Rate)[0], 40.0);
     }
 
     #[test]

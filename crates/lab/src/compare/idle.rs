@@ -8,9 +8,10 @@ use super::site::Running;
 use super::targets::{Alone, EARLY};
 use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
-use crate::echo;
+use crate::names::named;
 use crate::process::wait_until;
 use crate::record::Record;
+use crate::socket;
 use crate::table::Table;
 
 /// Idle relays to open.
@@ -19,53 +20,39 @@ const RELAYS: usize = 10_000;
 /// Descriptors of a relay besides two for each connection.
 const SPARE_DESCRIPTORS: u64 = 1200;
 
-/// A target: what, with how many workers, the figure, its upper bound, and the unit.
-type Target = (
-    &'static str,
-    usize,
-    fn(&Footprint) -> f64,
-    f64,
-    &'static str,
-);
+named! {
+    /// A figure of memory. The names are those of samples in the record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Figure {
+        /// Resident memory of the largest process when idle, in bytes.
+        Resident = "resident, idle",
+        /// Memory of all processes when idle, in bytes; shared pages count once.
+        Together = "proportional, idle, all processes",
+        /// Bytes of user memory that each relay adds.
+        PerRelay = "user memory per idle relay",
+        /// Bytes of private dirty pages that each relay adds to the first process. Includes pages
+        /// that it shared with its guard before it wrote to them.
+        Dirty = "private dirty pages per idle relay",
+    }
+}
 
-/// The targets of our node. Those with two workers have the promised bounds only.
-const TARGETS: [Target; 6] = [
-    (
-        "resident when idle",
-        1,
-        |one| one.resident() / 1e3,
-        2000.0,
-        "KB",
-    ),
-    ("of an idle relay", 1, Footprint::per_relay, 256.0, "bytes"),
-    (
-        "resident with the guard, 1 worker",
-        1,
-        |one| one.together() / 1e3,
-        2500.0,
-        "KB",
-    ),
-    (
-        "resident with the guard, 2 workers",
-        2,
-        |one| one.together() / 1e3,
-        2500.0,
-        "KB",
-    ),
-    (
-        "dirty pages of an idle relay, 1 worker",
-        1,
-        Footprint::dirty_per_relay,
-        512.0,
-        "bytes",
-    ),
-    (
-        "dirty pages of an idle relay, 2 workers",
-        2,
-        Footprint::dirty_per_relay,
-        512.0,
-        "bytes",
-    ),
+impl Figure {
+    /// Its unit in tables, with the number of bytes.
+    fn unit(self) -> (&'static str, f64) {
+        match self {
+            Self::Resident | Self::Together => ("KB", 1e3),
+            Self::PerRelay | Self::Dirty => ("bytes", 1.0),
+        }
+    }
+}
+
+/// The targets of our node: figure, name, whether it holds for any number of workers or for one,
+/// and upper bound. Those for any number have the promised bounds.
+const TARGETS: [(Figure, &str, bool, f64); 4] = [
+    (Figure::Resident, "resident when idle", false, 2000.0),
+    (Figure::PerRelay, "of an idle relay", false, 256.0),
+    (Figure::Together, "resident with the guard", true, 2500.0),
+    (Figure::Dirty, "dirty pages of an idle relay", true, 512.0),
 ];
 
 /// The memory of one subject.
@@ -79,30 +66,16 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Resident memory of the largest process when idle, in bytes.
-    fn resident(&self) -> f64 {
-        let sizes = self.idle.iter().map(|usage| usage.resident as f64);
-        sizes.fold(0.0, f64::max)
-    }
-
-    /// Memory of all processes when idle, in bytes; shared pages count once.
-    fn together(&self) -> f64 {
-        self.idle
-            .iter()
-            .map(|usage| usage.proportional as f64)
-            .sum()
-    }
-
-    /// Bytes of user memory that each relay adds.
-    fn per_relay(&self) -> f64 {
-        let anonymous = |family: &[Usage]| family.iter().map(|usage| usage.anonymous).sum();
-        self.added(anonymous)
-    }
-
-    /// Bytes of private dirty pages that each relay adds to the first process. Includes pages that
-    /// it shared with its guard before it wrote to them.
-    fn dirty_per_relay(&self) -> f64 {
-        self.added(|family| family[0].dirty)
+    fn of(&self, figure: Figure) -> f64 {
+        let idle = self.idle.iter();
+        match figure {
+            Figure::Resident => idle.map(|one| one.resident as f64).fold(0.0, f64::max),
+            Figure::Together => idle.map(|one| one.proportional as f64).sum(),
+            Figure::PerRelay => {
+                self.added(|family| family.iter().map(|usage| usage.anonymous).sum())
+            }
+            Figure::Dirty => self.added(|family| family[0].dirty),
+        }
     }
 
     fn added(&self, of: impl Fn(&[Usage]) -> u64) -> f64 {
@@ -112,7 +85,7 @@ impl Footprint {
 
 /// The number of idle relays that the limit of open files allows, up to the requested number.
 pub(super) fn relays() -> Result<usize> {
-    let descriptors = echo::raise_descriptor_limit()?;
+    let descriptors = socket::raise_descriptor_limit()?;
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
     Ok(possible.min(RELAYS))
 }
@@ -166,16 +139,12 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
             ("subject", footprint.subject),
             ("threads", &threads),
         ];
-        let mut keep =
-            |quantity: &str, value| record.sample(quantity, "bytes", &labels, vec![value]);
-        keep("resident, idle", footprint.resident());
-        keep("proportional, idle, all processes", footprint.together());
-        keep("user memory per idle relay", footprint.per_relay());
-        keep(
-            "private dirty pages per idle relay",
-            footprint.dirty_per_relay(),
-        );
+        for figure in Figure::ALL {
+            let value = vec![footprint.of(figure)];
+            record.sample(figure.name(), "bytes", &labels, value);
+        }
     }
+    let cell = |one: &Footprint, figure: Figure| format!("{:.0}", one.of(figure) / figure.unit().1);
     record.tables.push(Table::of(
         title,
         footprints,
@@ -183,18 +152,10 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
             ("subject", &|one| one.subject.to_owned()),
             ("threads", &|one| one.threads.to_string()),
             ("relays", &|one| one.relays.to_string()),
-            ("resident, KB", &|one| {
-                format!("{:.0}", one.resident() / 1e3)
-            }),
-            ("all processes, KB", &|one| {
-                format!("{:.0}", one.together() / 1e3)
-            }),
-            ("user bytes per relay", &|one| {
-                format!("{:.0}", one.per_relay())
-            }),
-            ("dirty bytes per relay", &|one| {
-                format!("{:.0}", one.dirty_per_relay())
-            }),
+            ("resident, KB", &|one| cell(one, Figure::Resident)),
+            ("all processes, KB", &|one| cell(one, Figure::Together)),
+            ("user bytes per relay", &|one| cell(one, Figure::PerRelay)),
+            ("dirty bytes per relay", &|one| cell(one, Figure::Dirty)),
         ],
     ));
 }
@@ -205,18 +166,25 @@ pub(super) fn targets(footprints: &[Footprint]) -> Vec<Alone> {
     let targets = ours.flat_map(|ours| {
         let of = TARGETS
             .into_iter()
-            .filter(|target| target.1 == ours.threads);
-        of.map(|(what, _, value, most, unit)| Alone {
-            load: "memory",
-            what: what.to_owned(),
-            value: value(ours),
-            most,
-            unit,
+            .filter(|(.., any, _)| *any || ours.threads == 1);
+        of.map(|(figure, what, any, most)| {
+            let (unit, bytes) = figure.unit();
+            let workers = match (any, ours.threads) {
+                (false, _) => String::new(),
+                (true, 1) => ", 1 worker".to_owned(),
+                (true, count) => format!(", {count} workers"),
+            };
+            Alone {
+                load: "memory",
+                what: format!("{what}{workers}"),
+                value: ours.of(figure) / bytes,
+                most,
+                unit,
+            }
         })
     });
     targets.collect()
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,8 +204,8 @@ mod tests {
             loaded: vec![usage(3_000_000, 800_000), usage(500_000, 100_000)],
             relays: 1000,
         };
-        assert_eq!(footprint.per_relay(), 500.0);
-        assert_eq!(footprint.together(), 1_200_000.0);
+        assert_eq!(footprint.of(Figure::PerRelay), 500.0);
+        assert_eq!(footprint.of(Figure::Together), 1_200_000.0);
         let figures: Vec<f64> = targets(&[footprint]).iter().map(|one| one.value).collect();
         assert_eq!(figures, [1900.0, 500.0, 1200.0, 0.0]);
     }

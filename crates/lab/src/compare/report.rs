@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::bench::Bench;
-use super::figures::{Figures, Spread};
+use super::figures::{Figure, Figures, Spread};
 use super::load::{self, Load, Yield};
 use super::subject::{self, Mode, Subject};
 use super::targets::{self, Alone};
@@ -15,11 +15,13 @@ use crate::record::Record;
 use crate::table::Table;
 
 /// Adds the samples and the tables made of them to the record.
-pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, alone: &[Alone]) {
+pub(super) fn fill(bench: &mut Bench<'_>, alone: &[Alone]) {
     let Bench {
         args,
         loads,
         subjects,
+        record,
+        results,
         ..
     } = bench;
     record.parameter("rounds", args.rounds());
@@ -29,13 +31,13 @@ pub(super) fn fill(record: &mut Record, bench: &Bench<'_>, results: &Results, al
     let verdicts = targets::table(loads, |load, name| figures(load, name, results), alone);
     record.tables.extend(verdicts);
     record.tables.extend(scaling(loads, subjects, results));
-    for load in loads {
+    for load in loads.iter() {
         record.tables.extend(table(load, subjects, results));
-        for subject in subjects {
+        for subject in subjects.iter() {
             keep(record, load, subject, results);
         }
     }
-    for ((load, subject), rounds) in results {
+    for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
@@ -63,21 +65,18 @@ fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) 
         return;
     };
     let labels = [("load", load.name), ("subject", subject.name)];
-    let (cpu, rate) = units(load.yields);
-    let mut sample = |quantity: &str, unit: &str, values: Vec<f64>| {
+    let mut sample = |quantity: &str, unit: &str, values: &[f64]| {
         if values.iter().all(|value| value.is_finite()) {
-            record.sample(quantity, unit, &labels, values);
+            record.sample(quantity, unit, &labels, values.to_vec());
         }
     };
-    sample("total CPU", cpu, figures.total);
-    sample("rate", rate, figures.rate);
-    sample("median time", "us", figures.typical);
-    sample("99th percentile of time", "us", figures.slow);
-    sample("median delay of SYNs", "us", figures.syn_delay);
-    let [client, server] = figures.packets;
-    sample("packets per connection, client's link", "packets", client);
-    sample("packets per connection, server's link", "packets", server);
-    sample("segments sent again", "segments", figures.retransmitted);
+    // The other figures are differences of these.
+    let kept = Figure::ALL
+        .into_iter()
+        .filter(|figure| *figure < Figure::Marginal);
+    for figure in kept {
+        sample(figure.name(), unit(figure, load.yields), figures.of(figure));
+    }
     let rounds = results.get(&(load.name, subject.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
     for measured in rounds.into_iter().flatten() {
@@ -86,27 +85,22 @@ fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) 
         }
     }
     for (party, seconds) in parties {
-        sample(&format!("CPU time of {party} in the window"), "s", seconds);
+        sample(&format!("CPU time of {party} in the window"), "s", &seconds);
     }
 }
 
-/// Units of CPU time and of rate.
-fn units(yields: Yield) -> (&'static str, &'static str) {
-    match yields {
-        Yield::Bytes => ("ms/GB", "Gbit/s"),
-        Yield::Messages => ("us/message", "messages/s"),
-        _ => ("us/transaction", "transactions/s"),
+fn unit(figure: Figure, yields: Yield) -> &'static str {
+    match (figure, yields) {
+        (Figure::Total | Figure::Marginal, Yield::Bytes) => "ms/GB",
+        (Figure::Total | Figure::Marginal, Yield::Messages) => "us/message",
+        (Figure::Total | Figure::Marginal, _) => "us/transaction",
+        (Figure::Rate, Yield::Bytes) => "Gbit/s",
+        (Figure::Rate, Yield::Messages) => "messages/s",
+        (Figure::Rate, _) => "transactions/s",
+        (Figure::ClientPackets | Figure::ServerPackets, _) => "packets",
+        (Figure::Retransmitted, _) => "segments",
+        _ => "us",
     }
-}
-
-/// A column: its heading, and its value for a subject's figures.
-struct Column {
-    heading: String,
-    values: fn(&Figures) -> &[f64],
-    /// Whether quartiles are shown with the median.
-    spread: bool,
-    /// Whether it applies to the direct link.
-    direct: bool,
 }
 
 /// A row per subject and a column per load, with the medians of each load's main figure; `None`
@@ -133,42 +127,29 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
     (!loads.is_empty()).then_some(table)
 }
 
-/// The columns of a load's table.
-fn columns(yields: Yield) -> Vec<Column> {
-    let (cpu, rate) = units(yields);
-    let column = |heading: &str, values| Column {
-        heading: heading.to_owned(),
-        values,
-        spread: true,
-        direct: true,
-    };
-    let brief = |heading: &str, values| Column {
-        spread: false,
-        ..column(heading, values)
-    };
-    let rate = column(rate, |figures| &figures.rate);
-    let marginal = Column {
-        direct: false,
-        ..column(&format!("marginal CPU, {cpu}"), |figures| &figures.marginal)
-    };
-    let added = Column {
-        direct: false,
-        ..column("added one way, us", |figures| &figures.added)
-    };
-    let delay = Column {
-        direct: false,
-        ..column("median delay, us", |figures| &figures.syn_delay)
-    };
-    let typical = brief("median, us", |figures| &figures.typical);
-    let slow = brief("99 %, us", |figures| &figures.slow);
-    let client = brief("packets, client", |figures| &figures.packets[0]);
-    let server = brief("packets, server", |figures| &figures.packets[1]);
+/// The figures in a load's table.
+fn columns(yields: Yield) -> &'static [Figure] {
+    use Figure::*;
     match yields {
-        Yield::Transactions => vec![rate, marginal, typical, slow, client, server],
-        Yield::Bytes => vec![rate, marginal],
-        Yield::Messages => vec![added, marginal, typical, slow],
-        Yield::SynDelay => vec![delay],
-        Yield::Rate => vec![rate, typical, slow, client, server],
+        Yield::Transactions => &[Rate, Marginal, Typical, Slow, ClientPackets, ServerPackets],
+        Yield::Bytes => &[Rate, Marginal],
+        Yield::Messages => &[Added, Marginal, Typical, Slow],
+        Yield::SynDelay => &[SynDelay],
+        Yield::Rate => &[Rate, Typical, Slow, ClientPackets, ServerPackets],
+    }
+}
+
+fn heading(figure: Figure, yields: Yield) -> String {
+    match figure {
+        Figure::Rate => unit(figure, yields).to_owned(),
+        Figure::Marginal => format!("marginal CPU, {}", unit(figure, yields)),
+        Figure::Added => "added one way, us".to_owned(),
+        Figure::SynDelay => "median delay, us".to_owned(),
+        Figure::Typical => "median, us".to_owned(),
+        Figure::Slow => "99 %, us".to_owned(),
+        Figure::ClientPackets => "packets, client".to_owned(),
+        Figure::ServerPackets => "packets, server".to_owned(),
+        Figure::Total | Figure::Retransmitted => figure.name().to_owned(),
     }
 }
 
@@ -176,12 +157,16 @@ fn columns(yields: Yield) -> Vec<Column> {
 fn table(load: &Load, subjects: &[Subject], results: &Results) -> Option<Table> {
     let columns = columns(load.yields);
     let mut headings = vec!["subject"];
-    headings.extend(columns.iter().map(|column| column.heading.as_str()));
+    let own = columns.iter().map(|figure| heading(*figure, load.yields));
+    let own: Vec<String> = own.collect();
+    headings.extend(own.iter().map(String::as_str));
     headings.extend(["x forwarding", "x HAProxy"]);
     let mut table = Table::new(format!("{} ({})", load.title, load.name), &headings);
     for subject in subjects {
         if let Some(figures) = figures(load, subject.name, results) {
-            let cells = columns.iter().map(|column| cell(column, subject, &figures));
+            let cells = columns
+                .iter()
+                .map(|figure| cell(*figure, subject, &figures));
             let mut row = vec![subject.name.to_owned()];
             row.extend(cells);
             let against = |name| against(load, subject, &figures, name, results);
@@ -192,10 +177,12 @@ fn table(load: &Load, subjects: &[Subject], results: &Results) -> Option<Table> 
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn cell(column: &Column, subject: &Subject, figures: &Figures) -> String {
-    let spread = Spread::of((column.values)(figures));
-    match spread.filter(|_| column.direct || subject.name != "direct") {
-        Some(spread) if column.spread => spread.to_string(),
+fn cell(figure: Figure, subject: &Subject, figures: &Figures) -> String {
+    // The direct link adds nothing to itself.
+    let is_added = matches!(figure, Figure::Marginal | Figure::Added | Figure::SynDelay);
+    let spread = Spread::of(figures.of(figure)).filter(|_| !is_added || subject.name != "direct");
+    match spread {
+        Some(spread) if is_added || figure == Figure::Rate => spread.to_string(),
         Some(spread) => format!("{:.1}", spread.median),
         None => dash(),
     }
@@ -237,7 +224,8 @@ fn dash() -> String {
 const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-observing"];
 
 /// Charts, with the names of their files.
-pub(super) fn charts(bench: &Bench<'_>, results: &Results) -> Vec<(&'static str, Chart)> {
+pub(super) fn charts(bench: &Bench<'_>) -> Vec<(&'static str, Chart)> {
+    let results = &bench.results;
     let kinds = [
         (
             "connections",

@@ -4,7 +4,7 @@
 //! Client, subject and server double with the CPUs, so that twice the rate is the upper bound. The
 //! rates of one CPU and of two are from the same round, minutes apart.
 
-use super::figures::{Figures, Spread};
+use super::figures::{Figure, Figures, Spread};
 use super::subject::Subject;
 use crate::table::Table;
 
@@ -19,8 +19,9 @@ pub(super) fn table(
     let mut table = Table::new(title, &columns);
     for subject in subjects {
         let row = figures(subject.name).and_then(|[one, two]| {
-            let ratio = Spread::of_ratio(&two.rate, &one.rate)?;
-            Some([Spread::of(&one.rate)?, Spread::of(&two.rate)?, ratio])
+            let [one, two] = [one, two].map(|figures| figures.of(Figure::Rate).to_vec());
+            let ratio = Spread::of_ratio(&two, &one)?;
+            Some([Spread::of(&one)?, Spread::of(&two)?, ratio])
         });
         if let Some(row) = row {
             let cells = row.map(|spread| spread.to_string());
@@ -37,10 +38,7 @@ mod tests {
 
     #[test]
     fn rates_within_rounds() {
-        let rates = |values: &[f64]| Figures {
-            rate: values.to_vec(),
-            ..Figures::default()
-        };
+        let rates = |values: &[f64]| Figures([(Figure::Rate, values.to_vec())].into());
         let found = |name| match name {
             "haproxy" => Some([rates(&[1000.0, 3000.0]), rates(&[1500.0, 4500.0])]),
             "nginx" => Some([rates(&[]), rates(&[1500.0])]),

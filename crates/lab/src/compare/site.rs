@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a subject is started, and the running subject.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use anyhow::{Context, Result};
 use nix::sched::CpuSet;
 
 use crate::boot::memory;
+use crate::flood::counts::{LISTEN, read, sockets};
 use crate::netns::Namespace;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
@@ -22,8 +22,8 @@ pub(super) const PORT: u16 = 8000;
 /// The nice value of all measured processes, to reduce disturbance by others on the machine.
 pub(super) const NICE: i32 = -10;
 
-/// How long a subject may take to start.
-const READY: Duration = Duration::from_secs(30);
+/// How long a subject may take to start, and to end.
+pub(super) const READY: Duration = Duration::from_secs(30);
 
 /// Where a subject is started.
 #[derive(Clone, Copy, Debug)]
@@ -119,14 +119,8 @@ pub(super) fn await_listener(process: &mut Process, namespace: &Namespace) -> Re
 
 /// Whether a process listens on [`PORT`] in the namespace of the calling thread.
 fn is_listening() -> bool {
-    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-    let sockets = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());
+    let text = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());
     let port = format!(":{PORT:04X}");
-    let listens = |line: &str| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let local = fields.next().is_some_and(|local| local.ends_with(&port));
-        // 0A is TCP_LISTEN.
-        local && fields.nth(1) == Some("0A")
-    };
-    sockets.iter().any(|text| text.lines().any(listens))
+    let mut listeners = text.iter().flat_map(|text| sockets(text));
+    listeners.any(|(local, _, state)| state == LISTEN && local.ends_with(&port))
 }

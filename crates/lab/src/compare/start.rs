@@ -3,19 +3,20 @@
 //! [`probe`](crate::boot::probe)).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::figures::Spread;
-use super::site::{PORT, Site};
+use super::site::{NICE, PORT, READY, Site, cpu_set};
 use super::subject::Subject;
 use super::targets::{Alone, EARLY};
 use super::testbed::CONNECTIONS_MAX;
-use crate::boot::{self, Launch, probe};
+use crate::boot::{self, probe};
 use crate::echo::Echo;
 use crate::link::Link;
 use crate::network::{Family, Network};
-use crate::node::Binary;
+use crate::node::{Binary, Node};
 use crate::record::Record;
 use crate::table::Table;
 
@@ -41,38 +42,31 @@ pub(super) fn measure(
     binary: &Binary,
     repeats: u32,
 ) -> Result<Vec<Starts>> {
+    let places = subjects.iter().map(Place::new);
+    let places = places.collect::<Result<Vec<_>>>()?;
     let mut all = Vec::new();
-    let places = subjects
-        .iter()
-        .map(Place::new)
-        .collect::<Result<Vec<_>>>()?;
     for place in &places {
         for (threads, family) in variants(place.subject) {
-            let start = Start {
-                cpus,
-                binary,
+            let starts = Starts {
+                subject: place.subject.name,
                 threads,
                 family,
+                times: Vec::new(),
             };
             // Not counted: the program may not be in the page cache.
-            if place.time(&start)?.is_some() {
-                let starts = Starts {
-                    subject: place.subject.name,
-                    threads,
-                    family,
-                    times: Vec::new(),
-                };
-                all.push((place, start, starts));
+            if place.time(cpus, binary, &starts)?.is_some() {
+                all.push((place, starts));
             }
         }
     }
     // Subjects take turns, so that a disturbance on the machine affects all of them.
     for _ in 0..repeats {
-        for (place, start, starts) in &mut all {
-            starts.times.extend(place.time(start)?);
+        for (place, starts) in &mut all {
+            let took = place.time(cpus, binary, starts)?;
+            starts.times.extend(took);
         }
     }
-    Ok(all.into_iter().map(|(_, _, starts)| starts).collect())
+    Ok(all.into_iter().map(|(_, starts)| starts).collect())
 }
 
 /// Numbers of threads and IP versions with which a subject is started.
@@ -83,15 +77,6 @@ fn variants(subject: &Subject) -> Vec<(usize, Family)> {
     let families = [Family::V4, Family::V6];
     let of = |threads| families.map(|family| (threads, family));
     WORKERS.into_iter().flat_map(of).collect()
-}
-
-/// The parameters of a start.
-#[derive(Clone, Copy, Debug)]
-struct Start<'a> {
-    cpus: &'a [usize],
-    binary: &'a Binary,
-    threads: usize,
-    family: Family,
 }
 
 /// A subject's network, with a server behind it.
@@ -116,30 +101,46 @@ impl<'a> Place<'a> {
     }
 
     /// Starts the subject once; the time in ms, if it can be measured.
-    fn time(&self, start: &Start<'_>) -> Result<Option<f64>> {
+    fn time(&self, cpus: &[usize], binary: &Binary, starts: &Starts) -> Result<Option<f64>> {
         let site = Site {
             network: &self.network,
-            cpus: start.cpus,
-            threads: start.threads,
+            cpus,
+            threads: starts.threads,
             connections: CONNECTIONS_MAX,
-            binary: start.binary,
+            binary,
         };
         let name = self.subject.name;
         let took = if name == EARLY {
-            let target = SocketAddr::new(self.network.server_address(start.family), PORT);
+            let target = SocketAddr::new(self.network.server_address(starts.family), PORT);
             probe_is_deaf(&site, target)?;
-            // As operators start it, without a configuration.
-            let mut launch = Launch::new(site.node(), &start.binary.find()?, start.threads)?;
-            site.confine(&mut launch.command, None)?;
-            launch.time(&self.network, target)?
-        } else if let Some((command, _files, target)) = self.subject.launch(&site)? {
-            let timed = boot::time_start(&self.network, command, target);
+            time_node(&site, target)?
+        } else if let Some(program) = self.subject.launch(&site)? {
+            let timed = boot::time_start(site.network, name, program.command, program.target);
             timed.with_context(|| format!("start {name}"))?.1
         } else {
             return Ok(None);
         };
         Ok(Some(took.as_secs_f64() * 1e3))
     }
+}
+
+/// Starts a node as operators do, almost without a configuration, and stops it.
+fn time_node(site: &Site<'_>, target: SocketAddr) -> Result<Duration> {
+    let config = format!("[node]\nworkers = {}\n", site.threads);
+    let mut took = Duration::ZERO;
+    let builder = Node::builder(site.node(), site.binary.find()?).config(&config);
+    let mut node = builder
+        .confined(cpu_set(site.cpus)?, NICE)
+        .start_by(|name, command| {
+            let (process, first) = boot::time_start(site.network, name, command, target)?;
+            took = first;
+            Ok(process)
+        })?;
+    // It is ready now. One that is stopped before that dies, and the next one waits until its guard
+    // has cleaned up.
+    let status = node.stop(READY)?;
+    ensure!(status.success(), "the node ended with {status}");
+    Ok(took)
 }
 
 /// Verifies that packets forwarded before the node has started do not count as relayed.

@@ -16,8 +16,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::site::{Running, Site};
+use super::site::{self, Running, Site};
 use crate::network::Network;
+use crate::process::Process;
 use crate::scratch::Scratch;
 
 /// How clients reach the server through a subject.
@@ -42,129 +43,112 @@ pub(super) struct Subject {
     pub(super) mode: Mode,
     /// Number of routers or relays between client and server.
     pub(super) nodes: usize,
-    /// The program that it needs, and its argument for the version; `None` for the kernel and the
-    /// product.
-    pub(super) program: Option<(&'static str, &'static str)>,
+    /// The program that it needs; `None` for the kernel and the product.
+    pub(super) program: Option<&'static str>,
     /// Whether it differs from the others only with large transfers.
     pub(super) bulk_only: bool,
     /// Whether connections pass it unchanged.
     relays_nothing: bool,
     prepare: fn(&Network) -> Result<()>,
-    start: fn(&Site<'_>) -> Result<Running>,
-    /// Returns its command, if it is one process, with its files.
-    launch: Option<fn(&Site<'_>) -> Result<Launched>>,
+    start: Start,
 }
 
-/// A prepared program, its files, and the address for clients.
-pub(super) type Launched = (Command, Scratch, SocketAddr);
+/// How a subject is started.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// By a function that waits until it relays.
+    Run(fn(&Site<'_>) -> Result<Running>),
+    /// As a process with all threads, by its command.
+    Process(Prepare),
+    /// As a process for each thread, by the command for each.
+    Processes(Prepare),
+}
+
+/// Prepares the process of a thread.
+type Prepare = fn(&Site<'_>, usize) -> Result<Launch>;
+
+/// A prepared program.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) command: Command,
+    pub(super) configuration: String,
+    /// The directory with its configuration, until it has read that.
+    pub(super) _files: Scratch,
+    /// The address for clients.
+    pub(super) target: SocketAddr,
+}
 
 /// All subjects, in the order of tables. The first two are references.
 pub(super) const ALL: &[Subject] = &[
-    row(
-        "direct",
-        "client and server joined by a cable",
-        Mode::Reference,
-        nothing,
-    )
-    .nodes(0),
-    row("forwarding", "an IP router", Mode::Reference, forwarding).prepares(no_early_demux),
-    row("haproxy", "HAProxy, splicing", Mode::Fixed, haproxy::fixed)
-        .launches(haproxy::launch_fixed)
-        .needs("haproxy", "-v"),
-    row(
-        "haproxy-1m",
-        "HAProxy, tune.pipesize 1048576",
-        Mode::Fixed,
-        haproxy::fixed_tuned,
-    )
-    .needs("haproxy", "-v")
-    .bulk_only(),
-    row(
+    reference("direct", "client and server joined by a cable")
+        .nodes(0)
+        .runs(nothing),
+    reference("forwarding", "an IP router")
+        .prepares(no_early_demux)
+        .runs(forwarding),
+    fixed("haproxy", "HAProxy, splicing").process("haproxy", haproxy::fixed),
+    fixed("haproxy-1m", "HAProxy, tune.pipesize 1048576")
+        .bulk_only()
+        .process("haproxy", haproxy::fixed_tuned),
+    transparent(
         "haproxy-transparent",
         "HAProxy, usesrc clientip, by policy routes",
-        Mode::Transparent,
-        haproxy::transparent,
     )
     .prepares(haproxy::policy_routes)
-    .launches(haproxy::launch_transparent)
-    .needs("haproxy", "-v"),
-    row(
-        "haproxy-transparent-1m",
-        "the same, tune.pipesize 1048576",
-        Mode::Transparent,
-        haproxy::transparent_tuned,
-    )
-    .prepares(haproxy::policy_routes)
-    .needs("haproxy", "-v")
-    .bulk_only(),
-    row("nginx", "nginx stream", Mode::Fixed, nginx::fixed)
-        .launches(nginx::launch_fixed)
-        .needs("nginx", "-v"),
-    row(
-        "posthaste-early",
-        "posthaste, accept early",
-        Mode::Transparent,
-        posthaste::early,
-    ),
-    row(
-        "posthaste-late",
-        "posthaste, accept late",
-        Mode::Transparent,
-        posthaste::late,
-    ),
-    row(
-        "posthaste-packet",
-        "posthaste, data_path packet",
-        Mode::Transparent,
-        posthaste::packet,
-    ),
-    row(
+    .process("haproxy", haproxy::transparent),
+    transparent("haproxy-transparent-1m", "the same, tune.pipesize 1048576")
+        .prepares(haproxy::policy_routes)
+        .bulk_only()
+        .process("haproxy", haproxy::transparent_tuned),
+    fixed("nginx", "nginx stream").processes("nginx", nginx::fixed),
+    transparent("posthaste-early", "posthaste, accept early").runs(posthaste::early),
+    transparent("posthaste-late", "posthaste, accept late").runs(posthaste::late),
+    transparent("posthaste-packet", "posthaste, data_path packet").runs(posthaste::packet),
+    transparent(
         "posthaste-observing",
         "posthaste, watching handshakes and relaying nothing",
-        Mode::Transparent,
-        posthaste::observing,
     )
-    .relays_nothing(),
-    row(
+    .relays_nothing()
+    .runs(posthaste::observing),
+    fixed(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
-        Mode::Fixed,
-        posthaste::fixed,
-    ),
-    row(
-        "posthaste-explicit",
-        "posthaste, asked by RFC 8803",
-        Mode::Fixed,
-        posthaste::explicit,
-    ),
-    row(
+    )
+    .runs(posthaste::fixed),
+    fixed("posthaste-explicit", "posthaste, asked by RFC 8803").runs(posthaste::explicit),
+    transparent(
         "posthaste-warm",
         "two nodes of posthaste, joined by warm hops",
-        Mode::Transparent,
-        posthaste::warm,
     )
+    .nodes(2)
     .prepares(posthaste::join)
-    .nodes(2),
+    .runs(posthaste::warm),
 ];
 
-const fn row(
-    name: &'static str,
-    what: &'static str,
-    mode: Mode,
-    start: fn(&Site<'_>) -> Result<Running>,
-) -> Subject {
+const fn reference(name: &'static str, what: &'static str) -> Subject {
     Subject {
         name,
         what,
-        mode,
+        mode: Mode::Reference,
         nodes: 1,
         program: None,
         bulk_only: false,
         relays_nothing: false,
         prepare: |_| Ok(()),
-        start,
-        launch: None,
+        start: Start::Run(nothing),
     }
+}
+
+const fn fixed(name: &'static str, what: &'static str) -> Subject {
+    let mut subject = reference(name, what);
+    subject.mode = Mode::Fixed;
+    subject
+}
+
+const fn transparent(name: &'static str, what: &'static str) -> Subject {
+    let mut subject = reference(name, what);
+    subject.mode = Mode::Transparent;
+    subject
 }
 
 impl Subject {
@@ -173,8 +157,20 @@ impl Subject {
         self
     }
 
-    const fn needs(mut self, program: &'static str, version: &'static str) -> Self {
-        self.program = Some((program, version));
+    const fn runs(mut self, start: fn(&Site<'_>) -> Result<Running>) -> Self {
+        self.start = Start::Run(start);
+        self
+    }
+
+    const fn process(mut self, program: &'static str, launch: Prepare) -> Self {
+        self.program = Some(program);
+        self.start = Start::Process(launch);
+        self
+    }
+
+    const fn processes(mut self, program: &'static str, launch: Prepare) -> Self {
+        self.program = Some(program);
+        self.start = Start::Processes(launch);
         self
     }
 
@@ -193,14 +189,12 @@ impl Subject {
         self
     }
 
-    const fn launches(mut self, launch: fn(&Site<'_>) -> Result<Launched>) -> Self {
-        self.launch = Some(launch);
-        self
-    }
-
     /// Its command, if it is one process.
-    pub(super) fn launch(&self, site: &Site<'_>) -> Result<Option<Launched>> {
-        self.launch.map(|launch| launch(site)).transpose()
+    pub(super) fn launch(&self, site: &Site<'_>) -> Result<Option<Launch>> {
+        match self.start {
+            Start::Run(_) => Ok(None),
+            Start::Process(launch) | Start::Processes(launch) => launch(site, 0).map(Some),
+        }
     }
 
     /// Prepares its network, once.
@@ -210,7 +204,20 @@ impl Subject {
 
     /// Starts it and waits until it relays.
     pub(super) fn start(&self, site: &Site<'_>) -> Result<Running> {
-        (self.start)(site)
+        let (launch, count) = match self.start {
+            Start::Run(start) => return start(site),
+            Start::Process(launch) => (launch, 1),
+            Start::Processes(launch) => (launch, site.threads),
+        };
+        let mut running = Running::bare(site.relay(), "");
+        for thread in 0..count {
+            let program = launch(site, thread)?;
+            let mut process = Process::spawn(self.name, program.command)?;
+            site::await_listener(&mut process, site.node())?;
+            running.processes.push(process);
+            (running.target, running.configuration) = (program.target, program.configuration);
+        }
+        Ok(running)
     }
 
     /// Whether it terminates connections and opens others.
@@ -225,10 +232,10 @@ impl Subject {
 
     /// The version of its program; an error if that is missing.
     pub(super) fn version(&self) -> Result<Option<String>> {
-        let Some((program, option)) = self.program else {
+        let Some(program) = self.program else {
             return Ok(None);
         };
-        let output = Command::new(program).arg(option).output()?;
+        let output = Command::new(program).arg("-v").output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         Ok(Some(text.lines().next().unwrap_or_default().to_owned()))

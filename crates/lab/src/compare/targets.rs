@@ -170,6 +170,7 @@ fn rate(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::figures::Figure;
     use crate::compare::{load, subject};
 
     #[test]
@@ -196,11 +197,8 @@ mod tests {
             .collect();
         let figures = |_: &Load, name: &'static str| {
             let value = values.iter().find(|(other, _)| *other == name)?.1;
-            Some(Figures {
-                marginal: vec![value],
-                rate: vec![value],
-                ..Figures::default()
-            })
+            let both = [Figure::Marginal, Figure::Rate];
+            Some(Figures(both.map(|figure| (figure, vec![value])).into()))
         };
         table(&loads, figures, &[])
             .map(|table| table.rows)

@@ -2,7 +2,6 @@
 //! A subject with its network and servers, ready for loads.
 
 use std::collections::BTreeMap;
-use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use crate::netns::Namespace;
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
 use crate::process::{Process, wait_until};
+use crate::threads;
 
 /// Settings of all hosts, the same for all subjects: room for many connections per second, and one
 /// congestion control.
@@ -112,6 +112,7 @@ impl Testbed {
             threads: relay_cpus.len(),
             end_cpus: end_cpus.to_vec(),
             binary: binary.clone(),
+            // Packets that wait for it count too, whoever sent them.
             ksoftirqd: ksoftirqd(cpus)?,
             network,
         })
@@ -269,8 +270,7 @@ fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Ne
         sched_setaffinity(Pid::from_raw(0), &cpus).context("stay on the CPUs of the load")?;
         Network::line(links).congestion(CONGESTION).build()
     };
-    let built = thread::scope(|scope| scope.spawn(build).join());
-    built.unwrap_or_else(|panic| resume_unwind(panic))
+    thread::scope(|scope| threads::join(scope.spawn(build)))
 }
 
 /// A snapshot of all counters.

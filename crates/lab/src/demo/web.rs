@@ -9,13 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::netns::Namespace;
-use crate::nginx::{LOG_VISITORS, Nginx};
-use crate::rng::scramble;
+use crate::nginx::{self, LOG_VISITORS, Nginx, object, object_name};
+use crate::process::run;
 use crate::scratch::Scratch;
 use crate::transfer::Timing;
-
-/// Bytes in a KB.
-const KB: u64 = 1000;
 
 /// Directories to search besides PATH: Debian does not include `sbin` in every user's.
 const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
@@ -48,41 +45,16 @@ pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not installed; the package is called {package}"))
 }
 
-/// The content of an object, which does not repeat.
-pub(crate) fn object(size: u64) -> Vec<u8> {
-    (0..size * KB)
-        .map(|at| scramble(at).to_le_bytes()[0])
-        .collect()
-}
-
-/// The part of a URL that names an object.
-pub(crate) fn object_name(size: u64) -> String {
-    format!("{size}k")
-}
-
 /// An nginx with objects of some sizes, on port 80 of all addresses of a namespace.
 #[derive(Debug)]
 pub(super) struct WebServer(Nginx);
 
 impl WebServer {
     /// Starts nginx and waits until it listens.
-    pub(super) fn start(nginx: &Path, namespace: &Namespace, sizes: &[u64]) -> Result<Self> {
-        let files = Scratch::new()?;
-        let root = files.path();
-        for &size in sizes {
-            fs::write(root.join(object_name(size)), object(size)).context("write an object")?;
-        }
-        let http = format!(
-            "{LOG_VISITORS}
-    tcp_nopush on;
-    server {{
-        listen 0.0.0.0:80;
-        listen [::]:80 ipv6only=on;
-        root {};
-    }}",
-            root.display()
-        );
-        Ok(Self(Nginx::start(nginx, namespace, files, &http)?))
+    pub(super) fn start(program: &Path, namespace: &Namespace, sizes: &[u64]) -> Result<Self> {
+        let http = format!("{LOG_VISITORS}\ntcp_nopush on;\n");
+        let server = nginx::serve_objects(program, namespace, &http, &[80], sizes)?;
+        Ok(Self(server))
     }
 
     /// The addresses of all clients so far, in order.
@@ -138,16 +110,13 @@ impl Browser {
             .arg("--output")
             .arg(&file)
             .arg(format!("http://{host}/{}", object_name(size)));
-        let output = command.output().context("run curl")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-        }
+        let times = run(&mut command)?;
         let content = fs::read(&file).context("read what curl fetched")?;
         ensure!(
             content == object(size),
             "the object of {size} KB did not arrive as it is"
         );
-        parse(&String::from_utf8_lossy(&output.stdout))
+        parse(&times)
     }
 }
 

@@ -3,12 +3,10 @@
 //! measurements from the synthetic world. One thread plays all, in its namespace.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use anyhow::{Result, ensure};
 use posthaste_control::follower::{Action, Event, Follower};
 use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{Hello, Link, LinkState, NodeNumber, PlanVersion, VERSION};
@@ -18,12 +16,10 @@ use rustls::ClientConfig;
 use super::stream::{Bytes, Stream};
 use super::topology::Topology;
 use crate::controller::identity;
+use crate::poll::Poll;
 
 /// Interval of the check for timers, in all nodes.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Bound on the events of one wait.
-const EVENTS: usize = 256;
-
 /// A played node.
 #[derive(Debug)]
 pub(super) struct Player {
@@ -47,7 +43,8 @@ pub(super) struct Player {
 /// All nodes.
 #[derive(Debug)]
 pub(super) struct Clients {
-    epoll: Epoll,
+    poll: Poll,
+    ready: Vec<usize>,
     address: SocketAddr,
     pub(super) topology: Topology,
     players: Vec<Player>,
@@ -78,7 +75,8 @@ impl Clients {
         let nodes = topology.nodes();
         let player = |place| Player::new(place, nodes, controller, seed);
         Ok(Self {
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?,
+            poll: Poll::new()?,
+            ready: Vec::new(),
             address,
             players: (0..nodes).map(player).collect(),
             topology,
@@ -91,6 +89,11 @@ impl Clients {
     /// The nodes that are not dead.
     pub(super) fn living(&self) -> impl Iterator<Item = &Player> {
         self.players.iter().filter(|player| !player.is_dead)
+    }
+
+    /// Whether something holds for all of them.
+    pub(super) fn all(&self, holds: impl FnMut(&Player) -> bool) -> bool {
+        self.living().all(holds)
     }
 
     /// Plays until a condition holds for all live nodes.
@@ -123,18 +126,14 @@ impl Clients {
 
     /// Waits for network events for a moment, and runs the nodes' actions.
     fn turn(&mut self) -> Result<()> {
-        let mut events = [EpollEvent::empty(); EVENTS];
         let wait = (self.looked + LOOK_AGAIN).saturating_duration_since(Instant::now());
-        let wait = EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO);
-        let count = match self.epoll.wait(&mut events, wait) {
-            Err(nix::Error::EINTR) => 0,
-            count => count.context("wait for the network")?,
-        };
-        for event in &events[..count] {
-            let place = usize::try_from(event.data()).unwrap_or(usize::MAX);
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poll.wait(Some(wait), &mut ready)?;
+        for &place in &ready {
             self.players[place].receive(self.began, &mut self.bytes);
             self.pump(place)?;
         }
+        self.ready = ready;
         if self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
             (0..self.players.len()).try_for_each(|place| self.pump(place))?;
@@ -151,13 +150,7 @@ impl Clients {
                     let stream = Stream::dial(self.address, Arc::clone(&player.tls));
                     let stream = player.kept(stream, self.began);
                     let Some(stream) = stream else { continue };
-                    let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-                    self.epoll
-                        .add(
-                            stream.socket().as_fd(),
-                            EpollEvent::new(interest, place as u64),
-                        )
-                        .context("watch a stream")?;
+                    self.poll.add(stream.socket(), place)?;
                     player.stream = Some(stream);
                     player.receive(self.began, &mut self.bytes);
                 }

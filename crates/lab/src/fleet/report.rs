@@ -61,7 +61,7 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
     samples(outcome, record);
     record.tables = vec![arrival(outcome), deaths(outcome), cost(outcome, args)];
     record.remarks = remarks(outcome);
-    record.publish(&args.output, [("svg", chart(args, outcome).svg())])?;
+    record.publish(&args.common.output, [("svg", chart(args, outcome).svg())])?;
     let losses = outcome.losses.len();
     ensure!(losses == 0, "{losses} streams were lost, or rows refused");
     Ok(())

@@ -39,6 +39,7 @@ impl Stream {
         socket.set_nodelay(true).context("prepare a socket")?;
         socket.set_nonblocking(true).context("prepare a socket")?;
         let mut tls = ClientConnection::new(config, tls::no_name()).context("set TLS up")?;
+        // A thousand links are one message, larger than the default limit.
         tls.set_buffer_limit(None);
         Ok(Self {
             socket,

@@ -6,12 +6,12 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Prefix;
+use ipnet::IpNet;
 
 /// `TCP_SYN_RECV` in /proc/net/tcp.
 const SYN_RECEIVED: &str = "03";
 /// `TCP_LISTEN` in /proc/net/tcp.
-const LISTEN: &str = "0A";
+pub(crate) const LISTEN: &str = "0A";
 
 /// One reading of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +31,7 @@ pub struct Counts {
 
 impl Counts {
     /// Reads the network namespace of the calling thread.
-    pub fn take(prefix: Prefix) -> io::Result<Self> {
-        let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    pub fn take(prefix: IpNet) -> io::Result<Self> {
         let sockets = read("tcp")? + &read("tcp6")?;
         let (completed, half_open) = sockets_toward(prefix, &sockets);
         let (snmp, netstat) = (read("snmp")?, read("netstat")?);
@@ -46,25 +45,32 @@ impl Counts {
     }
 }
 
-/// Completed and half-open sockets toward `prefix` in the lines of
-/// /proc/net/tcp and /proc/net/tcp6.
-fn sockets_toward(prefix: Prefix, lines: &str) -> (u64, u64) {
-    let mut counts = (0, 0);
-    for line in lines.lines() {
-        let mut fields = line.split_ascii_whitespace().skip(2);
-        let (Some(remote), Some(state)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        if state == LISTEN || !remote_ip(remote).is_some_and(|ip| prefix.contains(ip)) {
-            continue;
-        }
-        if state == SYN_RECEIVED {
-            counts.1 += 1
-        } else {
-            counts.0 += 1
+/// Completed and half-open sockets toward `prefix` in the lines of /proc/net/tcp and
+/// /proc/net/tcp6.
+fn sockets_toward(prefix: IpNet, lines: &str) -> (u64, u64) {
+    let (mut completed, mut half_open) = (0, 0);
+    for (_, remote, state) in sockets(lines) {
+        match state {
+            LISTEN => {}
+            _ if !remote_ip(remote).is_some_and(|ip| prefix.contains(&ip)) => {}
+            SYN_RECEIVED => half_open += 1,
+            _ => completed += 1,
         }
     }
-    counts
+    (completed, half_open)
+}
+
+/// Local address, remote address and state of each socket in these lines.
+pub(crate) fn sockets(lines: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    lines.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    })
+}
+
+/// A file about the network namespace of the calling thread.
+pub(crate) fn read(name: &str) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/thread-self/net/{name}"))
 }
 
 /// The address in `ADDRESS:PORT` as /proc/net/tcp has it: words of 32 bits in

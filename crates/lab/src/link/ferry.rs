@@ -4,17 +4,16 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::EventFd;
 
 use super::queue::Queue;
 use super::{Emulation, MTU};
+use crate::poll::Poll;
 use crate::rng::scramble;
 use crate::sys;
 
@@ -25,8 +24,8 @@ const BATCH: usize = 32;
 const LATE: Duration = Duration::from_millis(1);
 
 /// The epoll tokens of the event that ends the thread, and of the one for changes.
-const STOP: u64 = u64::MAX;
-const CHANGE: u64 = u64::MAX - 1;
+const STOP: usize = usize::MAX;
+const CHANGE: usize = usize::MAX - 1;
 
 /// The ferry's counters, over all its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,23 +44,13 @@ pub struct Stats {
     pub lateness_us_max: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    dropped: AtomicU64,
-    refused: AtomicU64,
-    late: AtomicU64,
-    lateness_us_max: AtomicU64,
-}
-
 /// A running ferry. Its links carry packets until it is dropped.
 #[derive(Debug)]
 pub struct Ferry {
     stop: Arc<EventFd>,
     changed: Arc<EventFd>,
     changes: Arc<Mutex<Vec<(usize, Emulation)>>>,
-    counters: Arc<Counters>,
+    stats: Arc<Mutex<Stats>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -79,26 +68,26 @@ impl Ferry {
         let ports = ports(links, seed);
         let stop = Arc::new(EventFd::new().context("make an event descriptor")?);
         let changed = Arc::new(EventFd::new().context("make an event descriptor")?);
-        let epoll = watch(&ports, &stop, &changed)?;
-        let counters = Arc::new(Counters::default());
+        let poll = watch(&ports, &stop, &changed)?;
+        let stats = Arc::default();
         let changes = Arc::default();
         let mut crossing = Crossing {
             changed: Arc::clone(&changed),
             changes: Arc::clone(&changes),
             buffer: vec![0; usize::from(MTU)],
             began: Instant::now(),
-            counters: Arc::clone(&counters),
+            stats: Arc::clone(&stats),
             ports,
         };
         let thread = thread::Builder::new()
             .name("lab-ferry".into())
-            .spawn(move || crossing.run(&epoll))
+            .spawn(move || crossing.run(poll))
             .context("start the ferry thread")?;
         Ok(Self {
             stop,
             changed,
             changes,
-            counters,
+            stats,
             thread: Some(thread),
         })
     }
@@ -114,15 +103,7 @@ impl Ferry {
 
     /// The counters so far.
     pub fn stats(&self) -> Stats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
-            packets: read(&self.counters.packets),
-            bytes: read(&self.counters.bytes),
-            dropped: read(&self.counters.dropped),
-            refused: read(&self.counters.refused),
-            late: read(&self.counters.late),
-            lateness_us_max: read(&self.counters.lateness_us_max),
-        }
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,19 +129,15 @@ fn ports(links: Vec<([File; 2], Emulation)>, seed: u64) -> Vec<Port> {
     ports
 }
 
-fn watch(ports: &[Port], stop: &EventFd, changed: &EventFd) -> Result<Epoll> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
-    let add = |fd: &dyn AsFd, token| {
-        epoll
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
-            .context("watch a descriptor")
-    };
-    for (index, port) in ports.iter().enumerate() {
-        add(&port.tun, index as u64)?;
+fn watch(ports: &[Port], stop: &EventFd, changed: &EventFd) -> Result<Poll> {
+    let poll = Poll::new()?;
+    let tuns = ports.iter().map(|port| port.tun.as_fd()).enumerate();
+    let events = [(STOP, stop.as_fd()), (CHANGE, changed.as_fd())];
+    for (number, fd) in tuns.chain(events) {
+        poll.add_readable(fd, number)
+            .context("watch a descriptor")?;
     }
-    add(&stop, STOP)?;
-    add(&changed, CHANGE)?;
-    Ok(epoll)
+    Ok(poll)
 }
 
 /// The state of the ferry thread.
@@ -170,26 +147,26 @@ struct Crossing {
     ports: Vec<Port>,
     buffer: Vec<u8>,
     began: Instant,
-    counters: Arc<Counters>,
+    stats: Arc<Mutex<Stats>>,
 }
 
 impl Crossing {
-    fn run(&mut self, epoll: &Epoll) {
+    fn run(&mut self, mut poll: Poll) {
         // Best effort: without these the ferry is less exact, which the statistics show.
         let _ = sys::drop_timer_slack();
         let _ = sys::become_realtime(50);
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut ready = Vec::new();
         loop {
             let timeout = self
                 .next_wake()
                 .map(|due| due.saturating_sub(self.began.elapsed()));
-            let count = sys::epoll_wait_precise(epoll.0.as_fd(), &mut events, timeout)
+            poll.wait(timeout, &mut ready)
                 .expect("the descriptors are valid for the life of the thread");
-            for event in &events[..count] {
-                match event.u64 {
+            for &number in &ready {
+                match number {
                     STOP => return,
                     CHANGE => self.take_changes(),
-                    index => self.take(usize::try_from(index).unwrap_or(usize::MAX)),
+                    port => self.take(port),
                 }
             }
             self.deliver();
@@ -227,7 +204,7 @@ impl Crossing {
                 .push(self.began.elapsed(), self.buffer[..bytes].to_vec());
         }
         let dropped = port.queue.dropped() - dropped;
-        self.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.counted(|stats| stats.dropped += dropped);
     }
 
     /// Writes the packets that are due.
@@ -244,19 +221,19 @@ impl Crossing {
     }
 
     fn count(&self, written: &io::Result<usize>, lateness: Duration) {
-        let counters = &self.counters;
-        let Ok(bytes) = written else {
-            counters.refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        counters.packets.fetch_add(1, Ordering::Relaxed);
-        counters.bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
-        counters
-            .late
-            .fetch_add(u64::from(lateness > LATE), Ordering::Relaxed);
         let micros = u64::try_from(lateness.as_micros()).unwrap_or(u64::MAX);
-        counters
-            .lateness_us_max
-            .fetch_max(micros, Ordering::Relaxed);
+        self.counted(|stats| match written {
+            Ok(bytes) => {
+                stats.packets += 1;
+                stats.bytes += *bytes as u64;
+                stats.late += u64::from(lateness > LATE);
+                stats.lateness_us_max = stats.lateness_us_max.max(micros);
+            }
+            Err(_) => stats.refused += 1,
+        });
+    }
+
+    fn counted(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut self.stats.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

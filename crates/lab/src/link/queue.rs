@@ -2,8 +2,8 @@
 //! Computes when packets leave a link. Pure arithmetic on virtual time.
 //!
 //! A [`Queue`] is one direction of a link. It fragments packets that are too long, passes each
-//! packet's arrival time through its stages, Loss, then Rate, then Delay, and keeps the packet
-//! until the resulting time. No stage lets packets overtake each other, so only the head of the
+//! packet's arrival time through loss, then rate, then delay, and keeps the packet
+//! until the resulting time. None of these lets packets overtake each other, so only the head of the
 //! queue can be due.
 //!
 //! Times are durations since the ferry began. Nothing here reads a clock.
@@ -13,53 +13,22 @@ use std::time::Duration;
 
 use super::Emulation;
 use super::fragment::Splitter;
-use crate::rng::scramble;
+use crate::rng::Rng;
 
 /// Mean lateness of the ferry's wake-ups; subtracted from every delay to centre the error.
 const WAKE_UP: Duration = Duration::from_micros(40);
 
-/// One property of a link direction: maps the time a packet arrives to the time it leaves.
-pub trait Stage: Send + std::fmt::Debug {
-    /// When a packet of `bytes` leaves; `None` when it is lost. `arrival` never decreases.
-    fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration>;
-}
-
 /// Loses packets at random, reproducibly.
 #[derive(Debug)]
-pub struct Loss {
-    /// A packet is lost when the next random number is below this.
-    threshold: u64,
-    state: u64,
+struct Loss {
+    probability: f64,
+    random: Rng,
 }
 
 impl Loss {
-    /// Loses with `probability` (0 to 1), in a sequence given by `seed`.
-    pub fn new(probability: f64, seed: u64) -> Self {
-        let scale = 2f64.powi(53);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a probability times 2^53 is a whole number in range"
-        )]
-        let threshold = (probability.clamp(0.0, 1.0) * scale) as u64;
-        // Similar seeds must not give similar sequences; and zero would stay zero.
-        Self {
-            threshold,
-            state: scramble(seed).max(1),
-        }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state >> 11
-    }
-}
-
-impl Stage for Loss {
-    fn pass(&mut self, arrival: Duration, _bytes: usize) -> Option<Duration> {
-        (self.next() >= self.threshold).then_some(arrival)
+    /// Whether the next packet is lost.
+    fn loses(&mut self) -> bool {
+        self.random.uniform() < self.probability
     }
 }
 
@@ -85,9 +54,8 @@ impl Rate {
         let bytes = nanos * u128::from(self.bits_per_second) / 8 / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
-}
 
-impl Stage for Rate {
+    /// When a packet is sent; `None` when it is dropped.
     fn pass(&mut self, arrival: Duration, bytes: usize) -> Option<Duration> {
         let bytes = bytes as u64;
         // An idle link accepts any packet, however small its queue.
@@ -100,32 +68,61 @@ impl Stage for Rate {
     }
 }
 
-/// Delays every packet by the same time.
-#[derive(Debug)]
-struct Delay(Duration);
-
-impl Stage for Delay {
-    fn pass(&mut self, arrival: Duration, _bytes: usize) -> Option<Duration> {
-        Some(arrival + self.0)
-    }
-}
-
 /// One direction of a link: the packets in flight and when each is due at the other end.
 #[derive(Debug)]
-pub struct Queue {
-    splitter: Option<Splitter>,
-    stages: Vec<Box<dyn Stage>>,
+pub(super) struct Queue {
+    properties: Properties,
     waiting: VecDeque<(Duration, Vec<u8>)>,
     dropped: u64,
     seed: u64,
 }
 
-impl Queue {
-    /// A direction with the properties of `emulation`; `seed` determines its losses.
-    pub fn new(emulation: &Emulation, seed: u64) -> Self {
+/// How a direction treats packets, in this order.
+#[derive(Debug)]
+struct Properties {
+    splitter: Option<Splitter>,
+    loss: Option<Loss>,
+    rate: Option<Rate>,
+    delay: Duration,
+}
+
+impl Properties {
+    fn new(emulation: &Emulation, seed: u64) -> Self {
         Self {
             splitter: emulation.fragment_bytes.map(Splitter::new),
-            stages: Self::stages(emulation, seed),
+            loss: (emulation.loss > 0.0).then(|| Loss {
+                probability: emulation.loss,
+                random: Rng::new(seed),
+            }),
+            rate: emulation.rate.map(|bits_per_second| Rate {
+                bits_per_second,
+                queue_bytes: emulation.queue_bytes,
+                // The time in the past means an idle link: the first packet is sent at once.
+                free: Duration::ZERO,
+            }),
+            delay: emulation.delay.saturating_sub(WAKE_UP),
+        }
+    }
+
+    /// When a packet of `bytes` arrives at the other end; `None` when it is lost. `now` never
+    /// decreases.
+    fn pass(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
+        if self.loss.as_mut().is_some_and(Loss::loses) {
+            return None;
+        }
+        let sent = self
+            .rate
+            .as_mut()
+            .map_or(Some(now), |rate| rate.pass(now, bytes))?;
+        Some(sent + self.delay)
+    }
+}
+
+impl Queue {
+    /// A direction with the properties of `emulation`; `seed` determines its losses.
+    pub(super) fn new(emulation: &Emulation, seed: u64) -> Self {
+        Self {
+            properties: Properties::new(emulation, seed),
             waiting: VecDeque::new(),
             dropped: 0,
             seed,
@@ -133,55 +130,26 @@ impl Queue {
     }
 
     /// Applies new properties to later packets. None overtakes an earlier one.
-    pub fn change(&mut self, emulation: &Emulation) {
-        self.splitter = emulation.fragment_bytes.map(Splitter::new);
-        self.stages = Self::stages(emulation, self.seed);
-    }
-
-    fn stages(emulation: &Emulation, seed: u64) -> Vec<Box<dyn Stage>> {
-        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
-        if emulation.loss > 0.0 {
-            stages.push(Box::new(Loss::new(emulation.loss, seed)));
-        }
-        if let Some(bits_per_second) = emulation.rate {
-            let queue_bytes = emulation.queue_bytes;
-            stages.push(Box::new(Rate {
-                bits_per_second,
-                queue_bytes,
-                // The time in the past means an idle link: the first packet is sent at once.
-                free: Duration::ZERO,
-            }));
-        }
-        stages.push(Box::new(Delay(emulation.delay.saturating_sub(WAKE_UP))));
-        stages
+    pub(super) fn change(&mut self, emulation: &Emulation) {
+        self.properties = Properties::new(emulation, self.seed);
     }
 
     /// Adds a packet at `now`.
-    pub fn push(&mut self, now: Duration, packet: Vec<u8>) {
-        match &mut self.splitter {
-            Some(splitter) => {
-                for fragment in splitter.split(packet) {
-                    self.enqueue(now, fragment);
-                }
+    pub(super) fn push(&mut self, now: Duration, packet: Vec<u8>) {
+        let parts = match &mut self.properties.splitter {
+            Some(splitter) => splitter.split(packet),
+            None => vec![packet],
+        };
+        for part in parts {
+            match self.properties.pass(now, part.len()) {
+                Some(due) => self.waiting.push_back((due, part)),
+                None => self.dropped += 1,
             }
-            None => self.enqueue(now, packet),
-        }
-    }
-
-    fn enqueue(&mut self, now: Duration, packet: Vec<u8>) {
-        let bytes = packet.len();
-        let due = self
-            .stages
-            .iter_mut()
-            .try_fold(now, |time, stage| stage.pass(time, bytes));
-        match due {
-            Some(due) => self.waiting.push_back((due, packet)),
-            None => self.dropped += 1,
         }
     }
 
     /// The next packet that is due at `now`, with the time it was due.
-    pub fn pop_ready(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
+    pub(super) fn pop_ready(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
         if self.next_wake()? > now {
             return None;
         }
@@ -189,12 +157,12 @@ impl Queue {
     }
 
     /// When the next packet is due.
-    pub fn next_wake(&self) -> Option<Duration> {
+    pub(super) fn next_wake(&self) -> Option<Duration> {
         self.waiting.front().map(|(due, _)| *due)
     }
 
     /// Packets lost or dropped so far.
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 }
@@ -309,9 +277,12 @@ mod tests {
     #[test]
     fn loss_of_all_or_none() {
         for (probability, kept) in [(0.0, 1000), (1.0, 0)] {
-            let mut loss = Loss::new(probability, 5);
-            let passed = (0..1000).filter_map(|_| loss.pass(MS, 1)).count();
-            assert_eq!(passed, kept);
+            let random = Rng::new(5);
+            let mut loss = Loss {
+                probability,
+                random,
+            };
+            assert_eq!((0..1000).filter(|_| !loss.loses()).count(), kept);
         }
     }
 

@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{MsgFlags, recv};
-use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Call, Request, content};
+use super::{Call, Request, request};
 
 /// Timeout of a blocking connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,7 +25,7 @@ pub(super) struct FirstMessage {
 impl FirstMessage {
     pub(super) fn new(call: &Call) -> Self {
         Self {
-            message: call.request_for.map_or_else(Vec::new, content::request_for),
+            message: call.request_for.map_or_else(Vec::new, request::request_for),
         }
     }
 
@@ -39,17 +38,6 @@ impl FirstMessage {
     pub(super) fn answer_bytes(&self) -> Option<usize> {
         self.message.is_empty().then_some(0)
     }
-}
-
-/// Begins to connect.
-pub(super) fn begin(target: SocketAddr) -> io::Result<TcpStream> {
-    let kind = Type::STREAM.nonblocking();
-    let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
-    match socket.connect(&target.into()) {
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        result => result?,
-    }
-    Ok(socket.into())
 }
 
 /// A blocking connection that is echoed.
@@ -85,7 +73,7 @@ pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> i
         if count == 1 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        *left = content::answer_bytes(front);
+        *left = request::answer_bytes(front);
         expect(count == 2 && left.is_some(), "no answer of a converter")?;
     }
     let mut buffer = [0; 1020];

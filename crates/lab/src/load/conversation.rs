@@ -4,7 +4,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use super::content::{self, REQUEST_BYTES, Request};
+use super::request::{REQUEST_BYTES, Request};
+use crate::content;
 
 /// The progress of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(super) enum Progress {
 
 /// A connection and its request.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(crate) struct Conversation {
     stream: TcpStream,
     phase: Phase,
 }
@@ -38,7 +39,7 @@ enum Phase {
 }
 
 impl Conversation {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         let phase = Phase::Listening {
             request: [0; REQUEST_BYTES],
             have: 0,
@@ -46,15 +47,18 @@ impl Conversation {
         Self { stream, phase }
     }
 
+    /// One that echoes without a request.
+    pub(crate) fn echoing(stream: TcpStream) -> Self {
+        let phase = Phase::Echoing {
+            waiting: Vec::new(),
+        };
+        Self { stream, phase }
+    }
+
     /// Advances until it must wait for the socket. Adds sent bytes to `sent`. An error is the
     /// connection's, or an invalid request.
-    pub(super) fn advance(
-        &mut self,
-        pattern: &[u8],
-        buffer: &mut [u8],
-        sent: &mut u64,
-    ) -> io::Result<Progress> {
-        let result = self.advance_until_blocked(pattern, buffer, sent);
+    pub(super) fn advance(&mut self, buffer: &mut [u8], sent: &mut u64) -> io::Result<Progress> {
+        let result = self.advance_until_blocked(buffer, sent);
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Progress::Waiting),
             result => result,
@@ -63,7 +67,6 @@ impl Conversation {
 
     fn advance_until_blocked(
         &mut self,
-        pattern: &[u8],
         buffer: &mut [u8],
         total: &mut u64,
     ) -> io::Result<Progress> {
@@ -76,7 +79,7 @@ impl Conversation {
                     }
                 }
                 Phase::Sending { sent, size } => {
-                    send(&mut self.stream, pattern, sent, *size, total)?;
+                    send(&mut self.stream, sent, *size, total)?;
                     self.stream.shutdown(Shutdown::Write)?;
                     self.phase = if size.is_some() {
                         Phase::Ending
@@ -124,7 +127,6 @@ impl Phase {
 /// Sends the pattern until `size` bytes are sent, or without a size until the client's FIN.
 fn send(
     stream: &mut TcpStream,
-    pattern: &[u8],
     sent: &mut u64,
     size: Option<u64>,
     total: &mut u64,
@@ -133,10 +135,8 @@ fn send(
         if size.is_none() && has_ended(stream)? {
             return Ok(());
         }
-        let part = content::from(pattern, *sent);
         let left = size.map_or(u64::MAX, |size| size - *sent);
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(part.len());
-        let count = stream.write(&part[..length])? as u64;
+        let count = stream.write(content::part(*sent, left))? as u64;
         *sent += count;
         *total += count;
     }

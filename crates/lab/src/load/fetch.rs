@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! New connections that fetch one object each.
+//! New connections that fetch one object each, and those that carry as much as possible.
 
 use std::io::{self, ErrorKind, Read};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use nix::sys::socket::{MsgFlags, recv};
 
 use super::connection::{self, FirstMessage};
 use super::meter::Window;
-use super::poll::Poll;
-use super::{Call, Outcome, Request, content, percentiles};
+use super::{Call, Outcome, Request, percentiles};
+use crate::poll::Poll;
+use crate::{content, socket};
 
 /// Bound on open connections in an open loop; one more is an error, not a delay.
 const OPEN_MAX: usize = 8192;
 
 /// How long the last connections may take to end after the window.
 const LAST: Duration = Duration::from_secs(5);
+
+/// Bytes read at a time: of an object, and of a stream.
+const READ: usize = 1 << 17;
+const TAKEN: usize = 1 << 20;
 
 /// A closed loop: when a connection has ended, the next one begins.
 pub(super) fn closed(call: &Call, at_once: usize, sizes: &[u64]) -> Result<Outcome> {
@@ -25,11 +32,11 @@ pub(super) fn closed(call: &Call, at_once: usize, sizes: &[u64]) -> Result<Outco
     let mut next = (0..).map(|turn: usize| sizes[turn % sizes.len()]);
     let mut size = || next.next().unwrap_or_default();
     for _ in 0..at_once {
-        fetcher.begin(size(), Instant::now());
+        fetcher.begin(Request::Object(size()), Instant::now());
     }
     while !fetcher.window.is_over() {
         for _ in 0..fetcher.wait(Duration::from_millis(10))? {
-            fetcher.begin(size(), Instant::now());
+            fetcher.begin(Request::Object(size()), Instant::now());
         }
     }
     fetcher.finish()
@@ -46,9 +53,21 @@ pub(super) fn open(call: &Call, rate: u32, size: u64) -> Result<Outcome> {
     while !fetcher.window.is_over() {
         fetcher.wait(due.saturating_duration_since(Instant::now()))?;
         while Instant::now() >= due {
-            fetcher.begin(size, due);
+            fetcher.begin(Request::Object(size), due);
             due += interval;
         }
+    }
+    fetcher.finish()
+}
+
+/// Connections that receive until the window is over.
+pub(super) fn stream(call: &Call, flows: usize) -> Result<Outcome> {
+    let mut fetcher = Fetcher::new(call)?;
+    for _ in 0..flows {
+        fetcher.begin(Request::Stream, Instant::now());
+    }
+    while !fetcher.window.is_over() {
+        fetcher.wait(Duration::from_millis(5))?;
     }
     fetcher.finish()
 }
@@ -63,9 +82,10 @@ struct Fetcher {
     /// Empty slots.
     free: Vec<usize>,
     ready: Vec<usize>,
-    pattern: Vec<u8>,
     buffer: Vec<u8>,
     window: Window,
+    /// Whether the client's FINs of streams are sent.
+    ended: bool,
     outcome: Outcome,
     latencies: Vec<f64>,
 }
@@ -75,7 +95,7 @@ struct Fetcher {
 struct Fetch {
     stream: TcpStream,
     begun: Instant,
-    size: u64,
+    request: Request,
     have: u64,
     requested: bool,
     /// Bytes of the converter's answer still expected; `None` is unknown.
@@ -84,7 +104,7 @@ struct Fetch {
 
 impl Fetcher {
     fn new(call: &Call) -> Result<Self> {
-        crate::echo::raise_descriptor_limit()?;
+        socket::raise_descriptor_limit()?;
         Ok(Self {
             call: call.clone(),
             first_message: FirstMessage::new(call),
@@ -92,23 +112,23 @@ impl Fetcher {
             slots: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
-            pattern: content::pattern(),
-            buffer: vec![0; 1 << 17],
+            buffer: vec![0; TAKEN],
             window: Window::new(call)?,
+            ended: false,
             outcome: Outcome::default(),
             latencies: Vec::new(),
         })
     }
 
     /// Begins a connection. A failure is counted.
-    fn begin(&mut self, size: u64, begun: Instant) {
+    fn begin(&mut self, request: Request, begun: Instant) {
         self.outcome.begun += 1;
-        if let Err(error) = self.try_begin(size, begun) {
+        if let Err(error) = self.try_begin(request, begun) {
             self.count_error("begin", &error);
         }
     }
 
-    fn try_begin(&mut self, size: u64, begun: Instant) -> io::Result<()> {
+    fn try_begin(&mut self, request: Request, begun: Instant) -> io::Result<()> {
         if self.free.is_empty() {
             if self.slots.len() == OPEN_MAX {
                 return Err(io::Error::other("too many connections open"));
@@ -116,14 +136,15 @@ impl Fetcher {
             self.free.push(self.slots.len());
             self.slots.push(None);
         }
-        let stream = connection::begin(self.call.target)?;
+        let stream = socket::begin(socket::toward(self.call.target)?, self.call.target)?;
+        // Taken only when nothing can fail any more, or the slot would be lost.
         let slot = self.free[self.free.len() - 1];
         self.poll.add(&stream, slot)?;
         self.free.pop();
         self.slots[slot] = Some(Fetch {
             stream,
             begun,
-            size,
+            request,
             have: 0,
             requested: false,
             answer: self.first_message.answer_bytes(),
@@ -136,35 +157,40 @@ impl Fetcher {
     fn wait(&mut self, most: Duration) -> Result<usize> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(Some(most), &mut ready)?;
-        let counting = self.window.check(&mut self.outcome)?;
-        let ended = ready
-            .iter()
-            .filter(|slot| self.go_on(**slot, counting))
-            .count();
+        let mut ended = 0;
+        for slot in &ready {
+            ended += usize::from(self.go_on(*slot)?);
+        }
         self.ready = ready;
+        self.window.check(&mut self.outcome)?;
         Ok(ended)
     }
 
-    /// Advances a connection; true when it has ended in any way.
-    fn go_on(&mut self, slot: usize, counting: bool) -> bool {
-        let Some(fetch) = self.slots[slot].as_mut() else {
-            return false;
-        };
-        let before = fetch.have;
-        let result = fetch.advance(&self.first_message, &self.pattern, &mut self.buffer);
-        let gained = fetch.have - before;
-        self.outcome.received += gained;
-        if counting {
-            self.outcome.counted_bytes += gained;
+    /// Advances a connection until it would block; true when it has ended in any way.
+    fn go_on(&mut self, slot: usize) -> Result<bool> {
+        while let Some(fetch) = self.slots[slot].as_mut() {
+            let result = fetch.take(&self.first_message, &mut self.buffer);
+            // A stream may keep this loop busy for longer than the window.
+            let counting = self.window.check(&mut self.outcome)?;
+            match result {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => self.count_error("fetch", &error),
+                Ok(0) => self.complete(slot, counting),
+                Ok(count) => {
+                    self.outcome.received += count;
+                    if counting {
+                        self.outcome.counted_bytes += count;
+                    } else if self.window.is_over() {
+                        self.end_streams()?;
+                    }
+                    continue;
+                }
+            }
+            self.slots[slot] = None;
+            self.free.push(slot);
+            return Ok(true);
         }
-        match result {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            Err(error) => self.count_error("fetch", &error),
-            Ok(()) => self.complete(slot, counting),
-        }
-        self.slots[slot] = None;
-        self.free.push(slot);
-        true
+        Ok(false)
     }
 
     fn complete(&mut self, slot: usize, counting: bool) {
@@ -180,8 +206,19 @@ impl Fetcher {
         connection::count_error(&mut self.outcome.errors, what, error);
     }
 
+    /// Sends the client's FINs of streams, once: they end the server's.
+    fn end_streams(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        let flows = self.slots.iter().flatten();
+        let mut streams = flows.filter(|flow| flow.request == Request::Stream);
+        streams.try_for_each(|flow| flow.stream.shutdown(Shutdown::Write))
+    }
+
     /// Waits for the last connections, and returns the results.
     fn finish(mut self) -> Result<Outcome> {
+        self.end_streams()?;
         let until = Instant::now() + LAST;
         while self.free.len() < self.slots.len() && Instant::now() < until {
             self.wait(Duration::from_millis(100))?;
@@ -197,28 +234,25 @@ impl Fetcher {
 }
 
 impl Fetch {
-    /// Advances to the end, or until the socket would block, which is returned as an error.
-    fn advance(
-        &mut self,
-        first_message: &FirstMessage,
-        pattern: &[u8],
-        buffer: &mut [u8],
-    ) -> io::Result<()> {
+    /// The number of bytes received, zero at the end. An error says whether the socket would block.
+    fn take(&mut self, first_message: &FirstMessage, buffer: &mut [u8]) -> io::Result<u64> {
         if !self.requested {
-            let request = first_message.with(Request::Object(self.size));
+            let request = first_message.with(self.request);
             connection::write_whole(&mut self.stream, &request)?;
             self.requested = true;
         }
         connection::skip_answer(&mut self.stream, &mut self.answer)?;
-        loop {
-            let count = self.stream.read(buffer)?;
-            if count == 0 {
-                return connection::expect(self.have == self.size, "ended too early");
-            }
-            let fits = content::fits(pattern, self.have, &buffer[..count]);
-            self.have += count as u64;
-            connection::expect(fits, "wrong bytes")?;
-            connection::expect(self.have <= self.size, "too many bytes")?;
-        }
+        let Request::Object(size) = self.request else {
+            // Counted and not copied: the cost of the ends would hide that of the relay.
+            let count = recv(self.stream.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC)?;
+            return Ok(count as u64);
+        };
+        let count = self.stream.read(&mut buffer[..READ])?;
+        let fits = content::fits(self.have, &buffer[..count]);
+        self.have += count as u64;
+        connection::expect(fits, "wrong bytes")?;
+        connection::expect(self.have <= size, "too many bytes")?;
+        connection::expect(count > 0 || self.have == size, "ended too early")?;
+        Ok(count as u64)
     }
 }

@@ -11,7 +11,7 @@ use super::{Call, Outcome, connection, print};
 /// Opens connections, waits for an echoed byte on each, prints that they are open, and waits to be
 /// killed.
 pub(super) fn run(call: &Call, connections: usize) -> Result<()> {
-    crate::echo::raise_descriptor_limit()?;
+    crate::socket::raise_descriptor_limit()?;
     let open = |number| open(call).with_context(|| format!("open connection {number}"));
     let held: Vec<TcpStream> = (0..connections).map(open).collect::<Result<_>>()?;
     print(&Outcome {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::connection;
 use super::meter::Window;
-use super::{Call, Outcome, content, percentiles};
+use super::{Call, Outcome, percentiles};
+use crate::content;
 
 /// Sends and waits in turn until the window is over, and reports the durations of messages.
 pub(super) fn run(call: &Call, bytes: usize) -> Result<Outcome> {

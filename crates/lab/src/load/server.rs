@@ -2,22 +2,21 @@
 //! The server. It closes first, as web servers do, and counts how clients ended.
 
 use std::io::{self, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::setsockopt_impl;
 use nix::sockopt_impl;
 use nix::sys::socket::setsockopt;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::conversation::{Conversation, Progress};
-use super::poll::Poll;
-use super::{Serve, Served, content};
-
-/// Length of the accept queue.
-const BACKLOG: i32 = 16384;
+use super::{Serve, Served};
+use crate::poll::Poll;
+use crate::socket;
 
 /// Numbers of the listeners among the events; descriptors are never that large.
 const LISTENER: usize = usize::MAX;
@@ -34,67 +33,72 @@ sockopt_impl!(
 
 /// Serves until killed.
 pub(super) fn run(serve: &Serve) -> Result<()> {
-    crate::echo::raise_descriptor_limit()?;
-    let listener = listen(serve).context("listen")?;
+    socket::raise_descriptor_limit()?;
+    let prepare = |socket: &Socket| {
+        socket.set_reuse_port(true)?;
+        if let Some(cpu) = serve.cpu {
+            setsockopt(socket, IncomingCpu, &cpu)?;
+        }
+        socket.set_tcp_nodelay(true)
+    };
+    let listener = socket::listen(serve.port, prepare).context("listen")?;
     let control = UnixListener::bind(&serve.control).context("make the control socket")?;
     control.set_nonblocking(true)?;
-    let poll = Poll::new()?;
-    poll.add(&listener, LISTENER)?;
-    poll.add(&control, CONTROL)?;
-    let mut server = Server {
-        poll,
-        listener,
-        control,
-        conversations: Vec::new(),
-        pattern: content::pattern(),
-        buffer: vec![0; 1 << 17],
-        served: Served::default(),
-    };
-    let mut ready = Vec::new();
+    let mut server = Server::new(listener.into(), Conversation::new)?;
+    server.poll.add(&control, CONTROL)?;
     loop {
-        server.poll.wait(None, &mut ready)?;
-        for &number in &ready {
-            match number {
-                LISTENER => server.accept_all()?,
-                CONTROL => server.report()?,
-                number => server.go_on(number),
-            }
+        if server.turn(None)? {
+            server.report(&control)?;
         }
     }
 }
 
-fn listen(serve: &Serve) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::IPV6,
-        Type::STREAM.nonblocking(),
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.set_only_v6(false)?;
-    if let Some(cpu) = serve.cpu {
-        setsockopt(&socket, IncomingCpu, &cpu)?;
-    }
-    // Accepted sockets inherit it.
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, serve.port)).into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
 /// The server's state. Connections are numbered by their descriptors.
 #[derive(Debug)]
-struct Server {
+pub(crate) struct Server {
     poll: Poll,
+    ready: Vec<usize>,
     listener: TcpListener,
-    control: UnixListener,
+    /// Begins the conversation of an accepted connection.
+    begin: fn(TcpStream) -> Conversation,
     conversations: Vec<Option<Conversation>>,
-    pattern: Vec<u8>,
     buffer: Vec<u8>,
     served: Served,
 }
 
 impl Server {
+    pub(crate) fn new(listener: TcpListener, begin: fn(TcpStream) -> Conversation) -> Result<Self> {
+        listener.set_nonblocking(true)?;
+        let poll = Poll::new()?;
+        poll.add(&listener, LISTENER)?;
+        Ok(Self {
+            poll,
+            ready: Vec::new(),
+            listener,
+            begin,
+            conversations: Vec::new(),
+            buffer: vec![0; 1 << 17],
+            served: Served::default(),
+        })
+    }
+
+    /// Handles events for up to the given time. Returns whether one is of the control socket.
+    pub(crate) fn turn(&mut self, most: Option<Duration>) -> Result<bool> {
+        // Kept between turns, so that a turn allocates nothing.
+        let mut ready = std::mem::take(&mut self.ready);
+        self.poll.wait(most, &mut ready)?;
+        for &number in &ready {
+            match number {
+                LISTENER => self.accept_all()?,
+                CONTROL => {}
+                number => self.go_on(number),
+            }
+        }
+        let has_control = ready.contains(&CONTROL);
+        self.ready = ready;
+        Ok(has_control)
+    }
+
     fn accept_all(&mut self) -> Result<()> {
         loop {
             let (stream, _) = match self.listener.accept() {
@@ -119,7 +123,7 @@ impl Server {
             self.conversations.resize_with(number + 1, || None);
         }
         self.poll.add(&stream, number)?;
-        self.conversations[number] = Some(Conversation::new(stream));
+        self.conversations[number] = Some((self.begin)(stream));
         Ok(())
     }
 
@@ -127,8 +131,7 @@ impl Server {
         let Some(conversation) = self.conversations.get_mut(number).and_then(Option::as_mut) else {
             return;
         };
-        let (pattern, buffer) = (&self.pattern, &mut self.buffer);
-        match conversation.advance(pattern, buffer, &mut self.served.sent) {
+        match conversation.advance(&mut self.buffer, &mut self.served.sent) {
             Ok(Progress::Waiting) => return,
             Ok(Progress::Ended) => self.served.ended += 1,
             Err(_) => self.served.broken += 1,
@@ -137,12 +140,79 @@ impl Server {
     }
 
     /// Sends the counters to all waiting clients of the control socket.
-    fn report(&mut self) -> Result<()> {
-        while let Ok((mut requester, _)) = self.control.accept() {
+    fn report(&mut self, control: &UnixListener) -> Result<()> {
+        while let Ok((mut requester, _)) = control.accept() {
             let line = serde_json::to_string(&self.served).context("encode")?;
             // The client may be gone.
             let _ = requester.write_all(line.as_bytes());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::Shutdown;
+    use std::net::SocketAddr;
+
+    use super::super::Request;
+    use super::*;
+    use crate::content;
+
+    /// Runs a server on the loopback address until `client` returns, and returns its counters.
+    fn serve(begin: fn(TcpStream) -> Conversation, client: impl FnOnce(SocketAddr)) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        let mut server = Server::new(listener, begin).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    server.turn(Some(Duration::from_millis(5))).unwrap();
+                }
+                server.served
+            });
+            client(target);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            thread.join().unwrap()
+        })
+    }
+
+    fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn burst_is_echoed() {
+        let served = serve(Conversation::echoing, |target| {
+            let connect = |_| TcpStream::connect(target).unwrap();
+            let mut streams: Vec<TcpStream> = (0..50).map(connect).collect();
+            for stream in &mut streams {
+                stream.write_all(b"?").unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            assert!(
+                streams
+                    .into_iter()
+                    .all(|stream| read_to_end(stream) == b"?")
+            );
+        });
+        let counts = (served.accepted, served.ended, served.broken, served.sent);
+        assert_eq!(counts, (50, 50, 0, 50));
+    }
+
+    #[test]
+    fn object_is_the_pattern() {
+        let served = serve(Conversation::new, |target| {
+            let mut stream = TcpStream::connect(target).unwrap();
+            let request = Request::Object(3_000_000).encode();
+            stream.write_all(&request).unwrap();
+            let answer = read_to_end(stream);
+            assert!(answer.len() == 3_000_000 && content::matches(0, &answer));
+        });
+        assert_eq!((served.accepted, served.sent), (1, 3_000_000));
     }
 }

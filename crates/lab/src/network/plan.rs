@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::fabric::{Place, add_address, up};
 use super::{CLIENT_SIDE, Family, SERVER_SIDE, TO_CLIENT, TO_SERVER};
-use crate::link;
 
 /// The shape of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,13 +13,6 @@ pub(super) struct Plan {
     pub(super) line: usize,
     /// The host of the line to which each host beside it is linked.
     pub(super) beside: Vec<usize>,
-}
-
-/// One end of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) host: usize,
-    pub(super) interface: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +41,11 @@ impl Plan {
 
     /// Both ends of a link, the left one first.
     pub(super) fn ends(&self, link: usize) -> [Place; 2] {
-        let place = |host, interface: &str| Place {
-            host,
-            interface: interface.to_owned(),
-        };
         match link.checked_sub(self.line) {
-            None => [place(link, TO_SERVER), place(link + 1, TO_CLIENT)],
+            None => [Place::new(link, TO_SERVER), Place::new(link + 1, TO_CLIENT)],
             Some(index) => [
-                place(self.beside[index], &format!("b{index}")),
-                place(self.line + 1 + index, TO_CLIENT),
+                Place::new(self.beside[index], format!("b{index}")),
+                Place::new(self.line + 1 + index, TO_CLIENT),
             ],
         }
     }
@@ -65,7 +54,10 @@ impl Plan {
     pub(super) fn configuration(&self, host: usize, congestion: &str) -> Vec<String> {
         let mut lines = Vec::new();
         for (link, side, name) in self.interfaces(host) {
-            interface(&mut lines, &name, link, side);
+            for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
+                lines.push(add_address(&name, address(link, side, family), length));
+            }
+            lines.push(up(&name));
         }
         if self.is_node(host) {
             self.node_routes(&mut lines, host);
@@ -131,21 +123,6 @@ impl Plan {
             ));
         }
     }
-}
-
-fn interface(lines: &mut Vec<String>, name: &str, link: usize, side: Side) {
-    for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
-        let nodad = if family == Family::V6 { " nodad" } else { "" };
-        let address = address(link, side, family);
-        // The kernel's own route to the prefix would lack the congestion control.
-        lines.push(format!(
-            "address add {address}/{length} dev {name} noprefixroute{nodad}"
-        ));
-    }
-    let mtu = link::MTU;
-    // A long queue in front of the emulator, so that packets are dropped only in the emulator's own
-    // queue.
-    lines.push(format!("link set {name} up mtu {mtu} txqueuelen 10000"));
 }
 
 pub(super) fn address(link: usize, side: Side, family: Family) -> IpAddr {

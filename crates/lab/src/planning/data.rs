@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::process::run;
 use crate::regions::Place;
 use crate::scratch::Scratch;
 
@@ -48,11 +49,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
     let scratch = Scratch::new()?;
     let mut tar = Command::new("tar");
     tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
-    let output = tar.output().context("run tar")?;
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr);
-        bail!("unpack {}: {}", archive.display(), message.trim());
-    }
+    run(&mut tar)?;
     let mut meshes = Vec::new();
     for entry in fs::read_dir(scratch.path()).context("list the graphs")? {
         let path = entry?.path();

@@ -9,6 +9,7 @@ use posthaste_plan::{Fronts, Link, Matrix, Model, Point};
 
 use super::ROUNDS;
 use super::data::Mesh;
+use crate::names::named;
 
 /// Weight of the longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,30 +29,19 @@ impl Counting {
     }
 }
 
-/// Other strategies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Other {
-    /// No node between.
-    Direct,
-    /// The shortest path, with a node wherever that makes no hop longer.
-    Split,
-    /// The shortest of the chains with the shortest longest hop.
-    Minimax,
-    /// The only chain in a minimum spanning tree: its longest hop is as short, but its length is
-    /// unbounded.
-    Tree,
-}
-
-impl Other {
-    pub(super) const ALL: [Self; 4] = [Self::Direct, Self::Split, Self::Minimax, Self::Tree];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Split => "shortest, split",
-            Self::Minimax => "minimax, shortest",
-            Self::Tree => "minimax, tree",
-        }
+named! {
+    /// Other strategies.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Other {
+        /// No node between.
+        Direct = "direct",
+        /// The shortest path, with a node wherever that makes no hop longer.
+        Split = "shortest, split",
+        /// The shortest of the chains with the shortest longest hop.
+        Minimax = "minimax, shortest",
+        /// The only chain in a minimum spanning tree: its longest hop is as short, but its length is
+        /// unbounded.
+        Tree = "minimax, tree",
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) fn write(args: &Args, findings: &Findings, mut record: Record) -> Res
         charts.push((format!("rounds-{rounds}.svg"), chart.svg()));
     }
     charts.push(("time.svg".to_owned(), charts::times(&findings.times).svg()));
-    record.publish(&args.output, charts)?;
+    record.publish(&args.common.output, charts)?;
     Ok(())
 }
 

@@ -2,22 +2,20 @@
 //! The clients and servers of one network: a thread for each end of each connection.
 
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ends::{self, End};
 use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT};
 use super::testbed::Testbed;
+use crate::socket;
 
-/// Length of the accept queue.
-const BACKLOG: i32 = 4096;
 /// Interval of the listeners' check whether to end.
 const LOOK: Duration = Duration::from_millis(200);
 /// Stack of a thread, with a generous margin.
@@ -42,9 +40,9 @@ struct Shared {
     start: Instant,
     seed: u64,
     lives: Vec<Mutex<Life>>,
-    /// Active ends.
-    clients: AtomicUsize,
-    servers: AtomicUsize,
+    /// Every active client, and every active server, has one of these.
+    clients: Arc<()>,
+    servers: Arc<()>,
     done: AtomicBool,
 }
 
@@ -54,22 +52,6 @@ impl Shared {
         if let Some(life) = life.and_then(|number| self.lives.get(number)) {
             change(&mut life.lock().unwrap_or_else(PoisonError::into_inner));
         }
-    }
-}
-
-/// Counts an end while it is active.
-struct Playing(Arc<Shared>, fn(&Shared) -> &AtomicUsize);
-
-impl Playing {
-    fn new(shared: &Arc<Shared>, counter: fn(&Shared) -> &AtomicUsize) -> Self {
-        counter(shared).fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(shared), counter)
-    }
-}
-
-impl Drop for Playing {
-    fn drop(&mut self) {
-        (self.1)(&self.0).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -93,8 +75,8 @@ impl Clients {
             start,
             seed,
             lives,
-            clients: AtomicUsize::new(0),
-            servers: AtomicUsize::new(0),
+            clients: Arc::default(),
+            servers: Arc::default(),
             done: AtomicBool::new(false),
         });
         let mut threads = Vec::new();
@@ -129,10 +111,9 @@ impl Clients {
 
     /// Number of active clients and servers.
     pub(super) fn playing(&self) -> usize {
-        let [clients, servers] = [&self.shared.clients, &self.shared.servers];
-        clients
-            .load(Ordering::Relaxed)
-            .max(servers.load(Ordering::Relaxed))
+        let ends = [&self.shared.clients, &self.shared.servers];
+        let [clients, servers] = ends.map(|ends| Arc::strong_count(ends) - 1);
+        clients.max(servers)
     }
 
     /// The courses of all connections.
@@ -163,10 +144,10 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 fn launch_client(number: u64, shared: &Arc<Shared>) {
-    let playing = Playing::new(shared, |shared| &shared.clients);
-    let plan = Plan::new(shared.seed, number);
+    let (player, plan) = (Arc::clone(shared), Plan::new(shared.seed, number));
+    let playing = Arc::clone(&shared.clients);
     let work = move || {
-        let shared = &playing.0;
+        let (shared, _playing) = (player, playing);
         let begun = shared.start.elapsed();
         shared.note(number, |life| life.begun = begun);
         let end = match ends::connect(&plan) {
@@ -187,28 +168,22 @@ fn launch_client(number: u64, shared: &Arc<Shared>) {
 }
 
 fn listen(port: u16) -> Result<TcpListener> {
-    let listen = || {
-        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_only_v6(false)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
-        socket.listen(BACKLOG)?;
-        // `accept` uses the timeout, too.
-        socket.set_read_timeout(Some(LOOK))?;
-        Ok(TcpListener::from(socket))
-    };
-    listen()
-        .map_err(|error: std::io::Error| error)
-        .with_context(|| format!("listen on {port}"))
+    // `accept` uses the timeout, too.
+    let socket = socket::listen(port, |socket| socket.set_read_timeout(Some(LOOK)));
+    let socket = socket.with_context(|| format!("listen on {port}"))?;
+    Ok(socket.into())
 }
 
 fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
     while !shared.done.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
-                let playing = Playing::new(shared, |shared| &shared.servers);
+                let (server, playing) = (Arc::clone(shared), Arc::clone(&shared.servers));
                 // If there is no thread, the client times out.
-                let _ = spawn(move || serve(stream, &playing.0));
+                let _ = spawn(move || {
+                    serve(stream, &server);
+                    drop(playing);
+                });
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => eprintln!("router-churn: accept: {error}"),

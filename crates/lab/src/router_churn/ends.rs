@@ -4,14 +4,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use super::plan::{Kind, Plan};
-use crate::load::content;
+use crate::names::named;
+use crate::{content, socket};
 
 /// Bound on opening a connection: the first SYN and two retransmissions (RFC 6298).
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -23,56 +23,32 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Number of pieces that a slow client sends.
 const PAUSES: u64 = 4;
 
-/// How a connection ended for one of its ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum End {
-    /// As planned, with every byte.
-    Planned,
-    /// The attempt was refused by a reset.
-    Refused,
-    /// The attempt was answered by an ICMP error.
-    Unreachable,
-    /// The attempt was not answered.
-    Silent,
-    /// By a reset that the other end did not send.
-    Reset,
-    /// Nothing arrived for [`PATIENCE`].
-    Hung,
-    /// By a FIN before all bytes.
-    Cut,
-    /// With a wrong byte, or one too many.
-    Changed,
-    /// This end failed to run.
-    Failed,
+named! {
+    /// How a connection ended for one of its ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub(super) enum End {
+        /// As planned, with every byte.
+        Planned = "as planned",
+        /// The attempt was refused by a reset.
+        Refused = "refused",
+        /// The attempt was answered by an ICMP error.
+        Unreachable = "unreachable",
+        /// The attempt was not answered.
+        Silent = "unanswered",
+        /// By a reset that the other end did not send.
+        Reset = "reset",
+        /// Nothing arrived for [`PATIENCE`].
+        Hung = "hung",
+        /// By a FIN before all bytes.
+        Cut = "cut off",
+        /// With a wrong byte, or one too many.
+        Changed = "changed",
+        /// This end failed to run.
+        Failed = "failed",
+    }
 }
 
 impl End {
-    pub(super) const ALL: [Self; 9] = [
-        Self::Planned,
-        Self::Refused,
-        Self::Unreachable,
-        Self::Silent,
-        Self::Reset,
-        Self::Hung,
-        Self::Cut,
-        Self::Changed,
-        Self::Failed,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Planned => "as planned",
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-            Self::Silent => "unanswered",
-            Self::Reset => "reset",
-            Self::Hung => "hung",
-            Self::Cut => "cut off",
-            Self::Changed => "changed",
-            Self::Failed => "failed",
-        }
-    }
-
     /// The end of an open connection.
     fn of(error: &io::Error) -> Self {
         match error.kind() {
@@ -99,20 +75,11 @@ impl End {
     }
 }
 
-fn pattern() -> &'static [u8] {
-    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
-    PATTERN.get_or_init(content::pattern)
-}
-
 /// Connects from an address; the thread is in the client's namespace.
 pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
     let dial = || {
         let target = plan.target();
-        let socket = Socket::new(
-            Domain::for_address(target),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
+        let socket = socket::toward(target)?;
         socket.bind(&SocketAddr::new(plan.client_address(), 0).into())?;
         socket.connect_timeout(&target.into(), CONNECT_PATIENCE)?;
         Ok(TcpStream::from(socket))
@@ -205,13 +172,10 @@ fn server(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
 
 fn send(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
     while bytes > 0 {
-        let piece = content::from(pattern(), offset);
-        let length = piece
-            .len()
-            .min(usize::try_from(bytes).unwrap_or(usize::MAX));
-        stream.write_all(&piece[..length])?;
-        offset += length as u64;
-        bytes -= length as u64;
+        let piece = content::part(offset, bytes);
+        stream.write_all(piece)?;
+        offset += piece.len() as u64;
+        bytes -= piece.len() as u64;
     }
     Ok(())
 }
@@ -219,15 +183,14 @@ fn send(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<(
 fn receive(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES];
     while bytes > 0 {
-        let expected = content::from(pattern(), offset);
-        let room = expected.len().min(buffer.len());
-        let room = room.min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let room = bytes.min(PIECE_BYTES as u64);
+        let room = usize::try_from(room).unwrap_or(PIECE_BYTES);
         let length = match stream.read(&mut buffer[..room]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             other => other?,
         };
-        if buffer[..length] != expected[..length] {
+        if !content::matches(offset, &buffer[..length]) {
             return Err(ErrorKind::InvalidData.into());
         }
         offset += length as u64;

@@ -3,22 +3,21 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::plan::Fault;
 use crate::netns::Namespace;
 use crate::node::Node;
+use crate::process::{run, wait_until};
 
 /// How long a drain waits for open relays: longer than connections last.
 const DRAIN: &str = "[node]\ndrain_timeout = \"20s\"\n";
 /// How long a process may take to end after a signal, with a generous margin.
 const ENDING: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The accept modes of successive reloads.
 const MODES: [&str; 3] = ["early", "strict", "late"];
@@ -115,13 +114,9 @@ impl Keeper {
     fn upgrade(&mut self, router: &Namespace) -> Result<()> {
         self.count()?;
         let mut command = router.command(&self.binary)?;
-        command
-            .arg("upgrade")
-            .arg("--socket")
-            .arg(self.node.socket());
-        let output = command.output().context("run posthaste upgrade")?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "upgrade: {}", stderr.trim());
+        run(command
+            .args(["upgrade", "--socket"])
+            .arg(self.node.socket()))?;
         let pid = self.pid()?;
         self.successors.push(pid);
         Ok(())
@@ -158,12 +153,7 @@ fn signal(pid: Pid, signal: Signal) -> Result<()> {
 }
 
 fn wait_for_end(pid: Pid) -> Result<()> {
-    let until = Instant::now() + ENDING;
-    while !has_ended(pid) {
-        ensure!(Instant::now() < until, "process {pid} does not end");
-        thread::sleep(LOOK);
-    }
-    Ok(())
+    wait_until(&format!("end of process {pid}"), ENDING, || has_ended(pid))
 }
 
 /// Whether the process does not exist, or is a zombie.

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::names::named;
 use crate::network::Family;
 use crate::rng::{Rng, scramble, shuffled};
 
@@ -24,31 +25,33 @@ pub(super) const REJECTED_PORT: u16 = 23;
 /// Interval of faults, unless that leaves no time for one of each kind.
 const SPACING: Duration = Duration::from_secs(4);
 
-/// The kind of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// The client closes when it has everything, then the server.
-    ClientFirst,
-    /// The server closes when it has sent everything, then the client.
-    ServerFirst,
-    /// The client sends its FIN before the server answers.
-    HalfClose,
-    /// The client resets when it has everything.
-    ClientReset,
-    /// The server resets when it has everything.
-    ServerReset,
-    /// As the second, with up to 512 KiB in both directions.
-    Large,
-    /// As the second, with pauses of seconds.
-    Slow,
-    /// To a port without a listener.
-    Refused,
-    /// To a port that the router forbids silently.
-    Dropped,
-    /// To a port that the router forbids by a reset.
-    Rejected,
-    /// To a server that the router forbids silently.
-    Forbidden,
+named! {
+    /// The kind of a connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub(super) enum Kind {
+        /// The client closes when it has everything, then the server.
+        ClientFirst = "client closes first",
+        /// The server closes when it has sent everything, then the client.
+        ServerFirst = "server closes first",
+        /// The client sends its FIN before the server answers.
+        HalfClose = "half-close",
+        /// The client resets when it has everything.
+        ClientReset = "client resets",
+        /// The server resets when it has everything.
+        ServerReset = "server resets",
+        /// As the second, with up to 512 KiB in both directions.
+        Large = "large",
+        /// As the second, with pauses of seconds.
+        Slow = "slow",
+        /// To a port without a listener.
+        Refused = "refused by the server",
+        /// To a port that the router forbids silently.
+        Dropped = "forbidden port, silent",
+        /// To a port that the router forbids by a reset.
+        Rejected = "forbidden port, reset",
+        /// To a server that the router forbids silently.
+        Forbidden = "forbidden server",
+    }
 }
 
 impl Kind {
@@ -66,22 +69,6 @@ impl Kind {
         (Self::Rejected, 2),
         (Self::Forbidden, 1),
     ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::ClientFirst => "client closes first",
-            Self::ServerFirst => "server closes first",
-            Self::HalfClose => "half-close",
-            Self::ClientReset => "client resets",
-            Self::ServerReset => "server resets",
-            Self::Large => "large",
-            Self::Slow => "slow",
-            Self::Refused => "refused by the server",
-            Self::Dropped => "forbidden port, silent",
-            Self::Rejected => "forbidden port, reset",
-            Self::Forbidden => "forbidden server",
-        }
-    }
 
     /// Whether the router must block all of them.
     pub(super) fn is_forbidden(self) -> bool {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::plan::{
     CLIENTS, DROPPED_PORT, FORBIDDEN_SERVER, Fault, REJECTED_PORT, SERVERS, Side, client_address,
@@ -13,6 +13,7 @@ use super::plan::{
 use crate::link::Link;
 use crate::netns::Namespace;
 use crate::network::{Family, Network, TO_CLIENT, TO_SERVER};
+use crate::process::run;
 
 /// One-way delays of the two links.
 const DELAYS: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(5)];
@@ -48,6 +49,8 @@ impl Testbed {
         let [clients, servers] = [client_address, server_address];
         add_addresses(testbed.network.client(), clients, CLIENTS)?;
         add_addresses(testbed.network.server(), servers, FORBIDDEN_SERVER)?;
+        // A rejected connection must get its ICMP error in both networks: the limit would drop some of
+        // them, and not the same ones.
         for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
             testbed.router().sysctl(key, "0")?;
         }
@@ -61,11 +64,8 @@ impl Testbed {
 
     fn nft(&self, script: &str) -> Result<()> {
         let mut command = self.router().command("nft")?;
-        let output = command.arg(script).output();
-        let output = output.context("run nft (package nftables)")?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "nft {script}: {}", stderr.trim());
-        Ok(())
+        let done = run(command.arg(script));
+        done.map(drop).context("nft is of the package nftables")
     }
 
     /// Begins a fault, except those of the node.

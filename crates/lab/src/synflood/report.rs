@@ -43,7 +43,7 @@ fn times_table(trials: &Trials) -> Table {
             ("delays", &|(case, _)| case.delays.to_string()),
             ("family", &|(case, _)| case.family.to_string()),
             ("cookies", &|(case, _)| case.cookies.to_string()),
-            ("subject", &|(case, _)| case.subject.to_string()),
+            ("subject", &|(case, _)| case.subject.name().to_owned()),
             ("connect before", &|(_, one)| {
                 cell(median(&one.before.connect))
             }),
@@ -68,14 +68,11 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
         let node = outcome.node.as_ref();
         node.map_or_else(|| "-".to_owned(), |node| value(node).to_string())
     };
-    let failed = |one: &Outcome| one.before.failures.len() + one.during.failures.len();
     let verdict = |one: &Outcome| match (&one.node, one.broken(args.budget).is_empty()) {
         (None, _) => "-",
         (Some(_), true) => "kept",
         (Some(_), false) => "BROKEN",
     };
-    // A handshake that the server completed shows in one of three places, by how long it lasted.
-    let completed = |one: &Outcome| one.completed.max(one.accepted).max(one.extra_opens);
     Table::of(
         format!(
             "Spoofed SYNs, {} per second for {} s; budget {} half-open; most seen at once",
@@ -86,16 +83,16 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
             ("delays", &|(case, _)| case.delays.to_string()),
             ("family", &|(case, _)| case.family.to_string()),
             ("cookies", &|(case, _)| case.cookies.to_string()),
-            ("subject", &|(case, _)| case.subject.to_string()),
+            ("subject", &|(case, _)| case.subject.name().to_owned()),
             ("SYNs sent", &|(_, one)| one.sent.to_string()),
             ("completed at server", &|(_, one)| {
-                completed(one).to_string()
+                one.completed().to_string()
             }),
             ("half-open at server", &|(_, one)| {
-                one.server_half_open.to_string()
+                one.server.half_open.to_string()
             }),
             ("cookies accepted", &|(_, one)| {
-                one.cookies_received.to_string()
+                one.server.cookies_received.to_string()
             }),
             ("half-open upstream", &|(_, one)| {
                 node(one, |node| node.half_open)
@@ -104,7 +101,9 @@ fn promises_table(trials: &Trials, args: &Args) -> Table {
             ("over budget", &|(_, one)| {
                 node(one, |node| node.over_budget)
             }),
-            ("flows failed", &|(_, one)| failed(one).to_string()),
+            ("flows failed", &|(_, one)| {
+                one.failures().count().to_string()
+            }),
             ("promises", &|(_, one)| verdict(one).to_owned()),
         ],
     )
@@ -124,13 +123,13 @@ pub(super) fn chart(args: &Args, trials: &Trials) -> Chart {
             .collect();
         let values = |of: fn(&Outcome) -> &[f64]| mine.iter().map(|(_, o)| median(of(o))).collect();
         series.push(Series {
-            name: format!("{subject}, before"),
+            name: format!("{}, before", subject.name()),
             values: values(|outcome| &outcome.before.first_byte),
             model: model.clone(),
             ..Series::default()
         });
         series.push(Series {
-            name: format!("{subject}, during"),
+            name: format!("{}, during", subject.name()),
             values: values(|outcome| &outcome.during.first_byte),
             model,
             ..Series::default()

@@ -21,7 +21,6 @@ mod testbed;
 mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,10 +31,10 @@ use crate::chart::SERIES_MAX;
 use crate::model::{Mode, Path};
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use testbed::Testbed;
-use way::{Carriage, Layout, Way};
+use way::{Carriage, Way};
 
 /// How much less time transfers over warm hops near the ends must take than without nodes, by size,
 /// at 100 ms with nodes 2 ms from the ends: bytes, and percent.
@@ -94,12 +93,8 @@ pub struct Args {
     /// Largest deviation of a median from the model in the early mode, in per cent
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
     tolerance: f64,
-    /// Seed of the order of transfers
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the charts
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Args {
@@ -210,11 +205,12 @@ impl Args {
         let mut targets = Vec::new();
         if way.mode == Mode::Early && self.clients == 1 {
             let is_exact = matches!(way.carriage, Carriage::Transparent | Carriage::OffPath);
-            targets.push(Target::Model {
-                moments: &[Moment::FirstByte, Moment::Complete],
+            let moments = [Moment::FirstByte, Moment::Complete];
+            targets.extend(moments.map(|moment| Target::Model {
+                moment,
                 percent: self.tolerance,
                 may_be_less: !is_exact,
-            });
+            }));
         }
         let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
         if is_usual && way.carriage == Carriage::WarmEnds {
@@ -227,7 +223,7 @@ impl Args {
     }
 
     fn record(&self) -> Record {
-        let mut record = Record::start("transfer-times", self.seed);
+        let mut record = Record::start("transfer-times", self.common.seed);
         record.parameter("rtt_ms", self.rtt);
         record.parameter("rate_mbit", self.rate);
         record.parameter("congestion", self.congestion.as_str());
@@ -261,12 +257,11 @@ impl Args {
             head_bytes: 0,
             clients: self.clients,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms round-trip time, {} Mbit/s, {}",
                 self.rtt, self.rate, self.congestion
             ),
-            output: self.output.clone(),
+            common: self.common.clone(),
         };
         (experiment, ways)
     }
@@ -326,12 +321,12 @@ pub fn run(args: &Args) -> Result<()> {
 struct Line<'a> {
     args: &'a Args,
     ways: Vec<Way>,
-    testbeds: BTreeMap<Layout, Testbed>,
+    testbeds: BTreeMap<Way, Testbed>,
 }
 
-fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Layout, Testbed>> {
-    let layouts: BTreeSet<Layout> = ways.iter().map(|way| way.layout()).collect();
-    let make = |layout: Layout| {
+fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Way, Testbed>> {
+    let layouts: BTreeSet<Way> = ways.iter().map(|way| way.layout()).collect();
+    let make = |layout: Way| {
         let testbed = Testbed::new(args, layout);
         let testbed =
             testbed.with_context(|| format!("set up the network with {}", layout.describe()));

@@ -33,9 +33,9 @@ use crate::demo::web::find;
 use crate::model::{Hops, Mode, Path};
 use crate::network::Family;
 use crate::node::Binary;
-use crate::record::Record;
+use crate::record::{Common, Record};
 use crate::transfer::Timing;
-use testbed::{Testbed, Way};
+use testbed::{Kind, Testbed};
 use topology::{Pair, Topology};
 
 /// Timeout of one transfer.
@@ -87,55 +87,8 @@ pub struct Args {
     /// By how much a median over warm hops may exceed the reverse proxy's, in per cent
     #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
     behind: f64,
-    /// Seed of the order of transfers
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Directory for the record and the charts
-    #[arg(long, default_value = "lab-output", value_name = "DIR")]
-    output: PathBuf,
-}
-
-/// The carrier of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Direct,
-    Chain(Hops),
-    ReverseProxy,
-}
-
-impl Kind {
-    /// The kinds of a pair, the reference first.
-    const ALL: [Self; 4] = [
-        Self::Direct,
-        Self::Chain(Hops::Cold),
-        Self::Chain(Hops::Warm),
-        Self::ReverseProxy,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Chain(Hops::Warm) => "chain, warm",
-            Self::Chain(_) => "chain, cold",
-            Self::ReverseProxy => "reverse proxy",
-        }
-    }
-
-    fn way(self) -> Way {
-        match self {
-            Self::Direct => Way::Around,
-            Self::Chain(_) => Way::Through,
-            Self::ReverseProxy => Way::ReverseProxy,
-        }
-    }
-
-    /// The overlay it belongs to.
-    fn hops(self) -> Hops {
-        match self {
-            Self::Chain(hops) => hops,
-            Self::Direct | Self::ReverseProxy => Hops::Warm,
-        }
-    }
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The kind of a subject, and the index of its pair.
@@ -177,7 +130,7 @@ impl Args {
                 percent: self.behind,
             }],
             Kind::Chain(_) => vec![Target::Model {
-                moments: &[Moment::Complete],
+                moment: Moment::Complete,
                 percent: self.tolerance,
                 may_be_less: false,
             }],
@@ -214,17 +167,16 @@ impl Args {
             head_bytes: u64::from(u32::from(crate::link::MTU) - self.family.header_bytes()),
             clients: 1,
             repeats: self.repeats,
-            seed: self.seed,
             conditions: format!(
                 "{} ms more at either end, {} Mbit/s, {}, {}",
                 self.access, self.rate, self.congestion, self.family
             ),
-            output: self.output.clone(),
+            common: self.common.clone(),
         }
     }
 
     fn record(&self) -> Record {
-        let mut record = Record::start("overlay", self.seed);
+        let mut record = Record::start("overlay", self.common.seed);
         record.parameter("places", self.places.len());
         record.parameter("access_rtt_ms", self.access);
         record.parameter("rate_mbit", self.rate);
@@ -283,7 +235,7 @@ impl super::Topology for Overlay<'_> {
     fn fetch(&self, case: Case) -> Result<Vec<Timing>> {
         let (kind, _) = kind_of(case.subject);
         let (pair, size) = (self.pair(case), case.bytes / KB);
-        let target = testbed::target(self.args, pair, size, kind.way());
+        let target = testbed::target(self.args, pair, size, kind);
         let client = self.sites[&kind.hops()].client(pair)?;
         Ok(vec![web::fetch(client, target, size, PATIENCE)?])
     }

@@ -59,7 +59,10 @@ impl Results {
         let charts = groups
             .iter()
             .map(|group| (group.file.clone(), self.chart(group).svg()));
-        record.publish(&self.experiment.output, charts.chain(findings.charts))?;
+        record.publish(
+            &self.experiment.common.output,
+            charts.chain(findings.charts),
+        )?;
         ensure!(failures.is_empty(), "{} transfers failed", failures.len());
         ensure!(misses.is_empty(), "{} targets were missed", misses.len());
         Ok(())

@@ -62,10 +62,10 @@ impl Results {
 
     /// How much longer completion takes than with another subject, in per cent.
     fn behind(&self, case: Case, subject: usize) -> Option<f64> {
-        let other = self.median(Case { subject, ..case }, Moment::Complete)?;
+        let median = |case| self.median(case, Moment::Complete);
         Some(deviation_percent(
-            self.median(case, Moment::Complete)?,
-            other,
+            median(case)?,
+            median(case.with(subject))?,
         ))
     }
 
@@ -77,33 +77,24 @@ impl Results {
 
     /// The results of all targets.
     pub(super) fn checks(&self) -> Vec<Check> {
-        let of = |case: &Case| {
-            let targets = &self.experiment.subjects[case.subject].targets;
-            let checks = targets.iter().flat_map(|target| self.check(*case, target));
-            checks.collect::<Vec<_>>()
-        };
-        self.timings.keys().flat_map(of).collect()
+        let targets = |case: &Case| &self.experiment.subjects[case.subject].targets;
+        let all = self.timings.keys().copied();
+        let all = all.flat_map(|case| targets(&case).iter().map(move |target| (case, target)));
+        all.filter_map(|(case, target)| self.check(case, target))
+            .collect()
     }
 
-    fn check(&self, case: Case, target: &Target) -> Vec<Check> {
-        match target {
+    fn check(&self, case: Case, target: &Target) -> Option<Check> {
+        match *target {
             Target::Model {
-                moments,
+                moment,
                 percent,
                 may_be_less,
-            } => {
-                let check =
-                    |moment: &Moment| self.near_model(case, *moment, *percent, *may_be_less);
-                moments.iter().filter_map(check).collect()
-            }
-            Target::Behind { subject, percent } => self
-                .not_behind(case, *subject, *percent)
-                .into_iter()
-                .collect(),
+            } => self.near_model(case, moment, percent, may_be_less),
+            Target::Behind { subject, percent } => self.not_behind(case, subject, percent),
             Target::Gain { by_size, tolerance } => {
-                let found = by_size.iter().find(|(bytes, _)| *bytes == case.bytes);
-                let check = found.and_then(|(_, percent)| self.gains(case, *percent, *tolerance));
-                check.into_iter().collect()
+                let (_, wanted) = by_size.iter().find(|(bytes, _)| *bytes == case.bytes)?;
+                self.gains(case, *wanted, tolerance)
             }
         }
     }
@@ -139,13 +130,7 @@ impl Results {
     fn gains(&self, case: Case, wanted: f64, tolerance: f64) -> Option<Check> {
         let gain = -self.gain(case)?;
         let reference = self.experiment.subjects[case.subject].reference?;
-        let without = self.median(
-            Case {
-                subject: reference,
-                ..case
-            },
-            Moment::Complete,
-        )?;
+        let without = self.median(case.with(reference), Moment::Complete)?;
         let floor = self.floor(case)?;
         let possible = -deviation_percent(floor, without);
         let what = self.experiment.describe(case);
@@ -233,9 +218,11 @@ mod tests {
                 head_bytes: 0,
                 clients: 1,
                 repeats: 1,
-                seed: 1,
                 conditions: String::new(),
-                output: "none".into(),
+                common: crate::record::Common {
+                    seed: 1,
+                    output: "none".into(),
+                },
             },
             timings: [(direct, direct_ms), (warm, warm_ms)]
                 .map(|(case, complete)| (case, vec![timing(complete * MS)]))
@@ -258,7 +245,7 @@ mod tests {
     #[test]
     fn model_on_one_or_both_sides() {
         let near = |may_be_less| Target::Model {
-            moments: &[Moment::Complete],
+            moment: Moment::Complete,
             percent: 3.0,
             may_be_less,
         };

@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use posthaste_lab::echo::{self, Echo};
+use posthaste_lab::echo::Echo;
 use posthaste_lab::flood::counts::Counts;
-use posthaste_lab::flood::{Flood, Plan, Prefix};
+use posthaste_lab::flood::{Flood, IpNet, Plan};
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network};
 use posthaste_lab::process::wait_until;
@@ -21,7 +21,7 @@ fn line() -> Network {
         .expect("the network is built")
 }
 
-fn counts(network: &Network, prefix: Prefix) -> Counts {
+fn counts(network: &Network, prefix: IpNet) -> Counts {
     network
         .server()
         .run_in(|| Counts::take(prefix))
@@ -41,7 +41,7 @@ fn meet_the_neighbours(network: &Network, server: SocketAddr) {
     );
 }
 
-fn flood_of(network: &Network, family: Family, sources: Prefix) -> u64 {
+fn flood_of(network: &Network, family: Family, sources: IpNet) -> u64 {
     let target = SocketAddr::new(network.server_address(family), PORT);
     meet_the_neighbours(network, target);
     let plan = Plan {
@@ -113,7 +113,14 @@ fn completed_handshakes_are_seen() {
             .unwrap();
         let _server = Echo::start(network.server(), PORT).unwrap();
         let target = SocketAddr::new(server, PORT);
-        let calls = client.run_in(|| echo::call(target, 3, SOON)).unwrap();
+        let calls: Vec<TcpStream> = client.run_in(|| {
+            let call = |_| TcpStream::connect_timeout(&target, SOON).unwrap();
+            (0..3).map(call).collect()
+        });
+        wait_until("three connections at the server", SOON, || {
+            counts(&network, sources.parse().unwrap()).passive_opens == 3
+        })
+        .unwrap();
         let counts = counts(&network, sources.parse().unwrap());
         assert_eq!(
             (counts.completed, counts.half_open, counts.passive_opens),

@@ -2,74 +2,55 @@
 //! HAProxy: TCP mode, splicing, no log, no checks; with a fixed server, or transparent.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::Launched;
-use crate::compare::site::{self, PORT, Running, Site};
+use super::Launch;
+use crate::compare::site::{PORT, Site};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
-use crate::process::Process;
 use crate::scratch::Scratch;
 
 /// Bound on pipes for splicing: two per connection of the loads. HAProxy's own default would exceed
 /// the limit of open files with many connections.
 const PIPES_MAX: usize = 512;
 
-pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
-    start(site, false, "")
-}
-
-pub(super) fn fixed_tuned(site: &Site<'_>) -> Result<Running> {
-    start(site, false, TUNED)
-}
-
-pub(super) fn transparent(site: &Site<'_>) -> Result<Running> {
-    start(site, true, "")
-}
-
-pub(super) fn transparent_tuned(site: &Site<'_>) -> Result<Running> {
-    start(site, true, TUNED)
-}
-
 /// Moves more bytes per call.
 const TUNED: &str = "    tune.pipesize 1048576\n";
 
-pub(super) fn launch_fixed(site: &Site<'_>) -> Result<Launched> {
-    launch(site, &configuration(site, false, ""))
-        .map(|(command, files)| (command, files, site.relay()))
+pub(super) fn fixed(site: &Site<'_>, _: usize) -> Result<Launch> {
+    launch(site, false, "")
 }
 
-pub(super) fn launch_transparent(site: &Site<'_>) -> Result<Launched> {
-    launch(site, &configuration(site, true, ""))
-        .map(|(command, files)| (command, files, site.server()))
+pub(super) fn fixed_tuned(site: &Site<'_>, _: usize) -> Result<Launch> {
+    launch(site, false, TUNED)
 }
 
-fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
-    let configuration = configuration(site, transparent, tuning);
-    let (command, _files) = launch(site, &configuration)?;
-    let mut process = Process::spawn("HAProxy", command)?;
-    site::await_listener(&mut process, site.node())?;
-    let target = if transparent {
-        site.server()
-    } else {
-        site.relay()
-    };
-    Ok(Running {
-        processes: vec![process],
-        ..Running::bare(target, configuration)
-    })
+pub(super) fn transparent(site: &Site<'_>, _: usize) -> Result<Launch> {
+    launch(site, true, "")
 }
 
-/// Its command, and the directory of its configuration.
-fn launch(site: &Site<'_>, configuration: &str) -> Result<(Command, Scratch)> {
+pub(super) fn transparent_tuned(site: &Site<'_>, _: usize) -> Result<Launch> {
+    launch(site, true, TUNED)
+}
+
+fn launch(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Launch> {
     let files = Scratch::new()?;
     let file = files.path().join("haproxy.cfg");
-    fs::write(&file, configuration).context("write HAProxy's configuration")?;
+    let configuration = configuration(site, transparent, tuning);
+    fs::write(&file, &configuration).context("write HAProxy's configuration")?;
     let mut command = site.node().command("haproxy")?;
+    // In the foreground: in the background its process id would be another one.
     command.arg("-db").arg("-f").arg(&file);
     site.confine(&mut command, None)?;
-    Ok((command, files))
+    Ok(Launch {
+        command,
+        configuration,
+        _files: files,
+        target: match transparent {
+            true => site.server(),
+            false => site.relay(),
+        },
+    })
 }
 
 fn configuration(site: &Site<'_>, transparent: bool, tuning: &str) -> String {

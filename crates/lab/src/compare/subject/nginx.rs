@@ -3,53 +3,34 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::Launched;
-use crate::compare::site::{self, PORT, Running, Site};
-use crate::process::Process;
+use super::Launch;
+use crate::compare::site::{PORT, Site};
 use crate::scratch::Scratch;
 
 /// Where distributions install the module; without it nginx may have it built in.
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// Its configuration, in a directory of its own.
-const CONFIG_FILE: &str = "nginx.conf";
-
-pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
-    let mut processes = Vec::new();
-    let mut configuration = String::new();
-    for thread in 0..site.threads {
-        let (command, files) = launch(site, thread)?;
-        configuration = fs::read_to_string(files.path().join(CONFIG_FILE))?;
-        let mut process = Process::spawn("nginx", command)?;
-        site::await_listener(&mut process, site.node())?;
-        processes.push(process);
-    }
-    Ok(Running {
-        processes,
-        ..Running::bare(site.relay(), configuration)
-    })
-}
-
-pub(super) fn launch_fixed(site: &Site<'_>) -> Result<Launched> {
-    let (command, files) = launch(site, 0)?;
-    Ok((command, files, site.relay()))
-}
-
-/// The command of one process, and its directory.
-fn launch(site: &Site<'_>, thread: usize) -> Result<(Command, Scratch)> {
+/// One of the processes.
+pub(super) fn fixed(site: &Site<'_>, thread: usize) -> Result<Launch> {
     let files = Scratch::new()?;
     let directory = files.path();
-    let file = directory.join(CONFIG_FILE);
-    fs::write(&file, configuration(site, directory)).context("write nginx's configuration")?;
+    let file = directory.join("nginx.conf");
+    let configuration = configuration(site, directory);
+    fs::write(&file, &configuration).context("write nginx's configuration")?;
     let mut command = site.node().command("nginx")?;
     command.arg("-p").arg(directory).arg("-c").arg(&file);
+    // Before it reads its configuration it would write to the host's log.
     command.arg("-e").arg(directory.join("error.log"));
     site.confine(&mut command, Some(thread))?;
-    Ok((command, files))
+    Ok(Launch {
+        command,
+        configuration,
+        _files: files,
+        target: site.relay(),
+    })
 }
 
 fn configuration(site: &Site<'_>, directory: &Path) -> String {

@@ -21,76 +21,60 @@ const ASKED_AT: u16 = 4480;
 const POOL: u16 = 512;
 
 pub(super) fn early(site: &Site<'_>) -> Result<Running> {
-    transparent(site, "early")
+    transparent(site, "[defaults]\naccept = \"early\"\n")
 }
 
 pub(super) fn late(site: &Site<'_>) -> Result<Running> {
-    transparent(site, "late")
+    transparent(site, "[defaults]\naccept = \"late\"\n")
 }
 
 /// The first connection is forwarded: its SYN-ACK shows what the server grants.
 pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
-    let config = format!("{}[defaults]\ndata_path = \"packet\"\n", head(site));
-    let node = node(site, 0, &config)?;
-    Ok(Running {
-        nodes: vec![node],
-        ..Running::bare(site.server(), config)
-    })
+    transparent(site, "[defaults]\ndata_path = \"packet\"\n")
 }
 
 /// It observes every handshake, and finds no gain in relaying.
 pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
     let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
     let node = builder(site, 0, &config)?.observing().start()?;
-    Ok(Running {
-        nodes: vec![node],
-        ..Running::bare(site.server(), config)
-    })
+    Ok(running(node, site.server(), config))
 }
 
-fn transparent(site: &Site<'_>, accept: &str) -> Result<Running> {
-    let config = format!("{}[defaults]\naccept = \"{accept}\"\n", head(site));
-    let node = node(site, 0, &config)?;
-    Ok(Running {
-        nodes: vec![node],
-        ..Running::bare(site.server(), config)
-    })
+fn transparent(site: &Site<'_>, tables: &str) -> Result<Running> {
+    let config = head(site) + tables;
+    Ok(running(node(site, 0, &config)?, site.server(), config))
 }
 
-fn listener(site: &Site<'_>) -> SocketAddr {
-    SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT)
+/// A node that clients address, with other tables than `[node]`.
+fn listening(site: &Site<'_>, mode: &str, of_node: &str, more: &str) -> Result<Running> {
+    let listener = SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT);
+    let config = format!(
+        "{}{of_node}[transparent]\nenabled = false\n\
+         [[listener]]\nmode = \"{mode}\"\naddress = \"{listener}\"\n{more}",
+        head(site)
+    );
+    Ok(running(node(site, 0, &config)?, listener, config))
 }
 
 pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
-    let listener = listener(site);
-    let config = format!(
-        "{}[transparent]\nenabled = false\n\
-         [[listener]]\nmode = \"fixed\"\naddress = \"{listener}\"\ndestination = \"{}\"\n",
-        head(site),
-        site.server()
-    );
-    let node = node(site, 0, &config)?;
-    Ok(Running {
-        nodes: vec![node],
-        ..Running::bare(listener, config)
-    })
+    let destination = format!("destination = \"{}\"\n", site.server());
+    listening(site, "fixed", "", &destination)
 }
 
 pub(super) fn explicit(site: &Site<'_>) -> Result<Running> {
-    let listener = listener(site);
     // The lab's addresses are private.
-    let config = format!(
-        "{}id = 1\n[transparent]\nenabled = false\n\
-         [[listener]]\nmode = \"explicit\"\naddress = \"{listener}\"\n\
-         [access]\nclients = [\"10.0.0.0/8\"]\ndestinations = [\"10.0.0.0/8\"]\n",
-        head(site)
-    );
-    let node = node(site, 0, &config)?;
+    let access = "[access]\nclients = [\"10.0.0.0/8\"]\ndestinations = [\"10.0.0.0/8\"]\n";
     Ok(Running {
-        nodes: vec![node],
         request_for: Some(site.server()),
-        ..Running::bare(listener, config)
+        ..listening(site, "explicit", "id = 1\n", access)?
     })
+}
+
+fn running(node: Node, target: SocketAddr, config: String) -> Running {
+    Running {
+        nodes: vec![node],
+        ..Running::bare(target, config)
+    }
 }
 
 /// The chain of two nodes: the first on the path, the second behind it.

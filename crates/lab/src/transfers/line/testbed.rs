@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::way::{Carriage, Layout, Way};
+use super::way::{Carriage, Way};
 use super::{Args, KB};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
@@ -36,7 +36,7 @@ const ACCESS: usize = 0;
 const ROUTER: usize = 1;
 
 impl Testbed {
-    pub(super) fn new(args: &Args, layout: Layout) -> Result<Self> {
+    pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
         let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
         let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
@@ -94,7 +94,7 @@ impl Testbed {
 }
 
 /// Links whose queues never drop: slow start must not end before the transfer does.
-fn network(args: &Args, layout: Layout) -> Result<Network> {
+fn network(args: &Args, layout: Way) -> Result<Network> {
     let link = |delay| {
         Link::delay(delay)
             .rate(args.bits_per_second())
@@ -109,18 +109,18 @@ fn network(args: &Args, layout: Layout) -> Result<Network> {
         }
         _ => Network::line(layout.delays(args).into_iter().map(link)),
     };
-    let builder = builder.seed(args.seed).congestion(&args.congestion);
+    let builder = builder.seed(args.common.seed).congestion(&args.congestion);
     builder.build()
 }
 
 /// The namespaces of the nodes and their addresses, in the order of a chain.
-fn members(network: &Network, layout: Layout) -> (Vec<&Namespace>, Vec<Member>) {
+fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
     let on_path = |node| Member {
-        asked_at: network.node_address(node, layout.hops),
-        source_addresses: network.calling_address(node, layout.hops),
+        asked_at: network.node_address(node, layout.family),
+        source_addresses: network.calling_address(node, layout.family),
     };
     if layout.carriage == Carriage::OffPath {
-        let address = network.aside_address(0, layout.hops);
+        let address = network.aside_address(0, layout.family);
         let aside = Member {
             asked_at: address,
             source_addresses: address,
@@ -148,7 +148,7 @@ fn pool(args: &Args, carriage: Carriage) -> u16 {
 }
 
 /// The settings of a layout's nodes: one worker has all hops, if they are to be taken.
-fn of_node(layout: Layout) -> &'static str {
+fn of_node(layout: Way) -> &'static str {
     match layout.carriage {
         Carriage::EmptyEnds => "workers = 1\n",
         _ => "",

@@ -5,41 +5,31 @@ use std::time::Duration;
 
 use super::Args;
 use crate::model::{Hops, Mode, Path};
+use crate::names::named;
 use crate::network::Family;
 
-/// Which nodes carry transfers, and over which hops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Carriage {
-    /// Evenly spaced nodes on the path, without configuration of each other
-    Transparent,
-    /// A chain of evenly spaced nodes, by cold hops
-    Cold,
-    /// A chain of evenly spaced nodes, by warm hops
-    Warm,
-    /// A chain of two nodes near the ends, by a cold hop
-    ColdEnds,
-    /// A chain of two nodes near the ends, by a warm hop
-    WarmEnds,
-    /// Likewise, but other flows have taken all warm hops
-    EmptyEnds,
-    /// A chain of a node beside the client and one beside the path, at each of --aside
-    OffPath,
+named! {
+    /// Which nodes carry transfers, and over which hops.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+    pub(super) enum Carriage {
+        /// Evenly spaced nodes on the path, without configuration of each other
+        Transparent = "transparent",
+        /// A chain of evenly spaced nodes, by cold hops
+        Cold = "cold",
+        /// A chain of evenly spaced nodes, by warm hops
+        Warm = "warm",
+        /// A chain of two nodes near the ends, by a cold hop
+        ColdEnds = "cold-ends",
+        /// A chain of two nodes near the ends, by a warm hop
+        WarmEnds = "warm-ends",
+        /// Likewise, but other flows have taken all warm hops
+        EmptyEnds = "empty-ends",
+        /// A chain of a node beside the client and one beside the path, at each of --aside
+        OffPath = "off-path",
+    }
 }
 
 impl Carriage {
-    /// Its name on the command line, in records and in names of files.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Transparent => "transparent",
-            Self::Cold => "cold",
-            Self::Warm => "warm",
-            Self::ColdEnds => "cold-ends",
-            Self::WarmEnds => "warm-ends",
-            Self::EmptyEnds => "empty-ends",
-            Self::OffPath => "off-path",
-        }
-    }
-
     /// Whether the nodes are near the ends.
     pub(super) fn is_ends(self) -> bool {
         matches!(self, Self::ColdEnds | Self::WarmEnds | Self::EmptyEnds)
@@ -66,16 +56,6 @@ pub(super) struct Way {
     pub(super) aside: Duration,
     /// Irrelevant without nodes.
     pub(super) mode: Mode,
-}
-
-/// The network of a way; ways that differ only in the mode share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Layout {
-    pub(super) carriage: Carriage,
-    pub(super) nodes: u32,
-    pub(super) aside: Duration,
-    /// Family of the hops between nodes, which may differ from that of the transfers.
-    pub(super) hops: Family,
 }
 
 impl Way {
@@ -115,14 +95,14 @@ impl Way {
         }
     }
 
-    pub(super) fn layout(self) -> Layout {
-        // Only chains have a separate family for hops.
+    /// The way that stands for its network: those that differ only in the mode share one, and only
+    /// chains have a family of their own, that of their hops.
+    pub(super) fn layout(self) -> Self {
         let is_chain = self.carriage != Carriage::Transparent;
-        Layout {
-            carriage: self.carriage,
-            nodes: self.nodes,
-            aside: self.aside,
-            hops: if is_chain { self.family } else { Family::V4 },
+        Self {
+            family: if is_chain { self.family } else { Family::V4 },
+            mode: Mode::Early,
+            ..self
         }
     }
 
@@ -167,9 +147,7 @@ impl Way {
             ..Path::new(self.layout().delays(args), rate, self.family)
         }
     }
-}
 
-impl Layout {
     /// One-way delays of the hops.
     pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
         let whole = args.rtt() / 2;

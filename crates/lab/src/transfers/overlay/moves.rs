@@ -6,18 +6,20 @@
 //! continuously, limited by its client's reading rate.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::testbed::{LONG, SERVER, Testbed, Way, cut, target};
+use super::testbed::{Kind, LONG, SERVER, Testbed, target};
 use super::topology::{Pair, Topology};
 use super::web;
 use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
+use crate::model::Hops;
+use crate::names::named;
+use crate::threads;
 use crate::transfer::{self, Timing};
 
 /// Factor of a link that gets slower.
@@ -33,25 +35,17 @@ const LONG_BYTES: u64 = 64_000_000;
 const LONG_RATE: f64 = 4_000_000.0;
 /// Its timeout, with the link cut for a while.
 const LONG_PATIENCE: Duration = Duration::from_secs(180);
-const CHUNK: usize = 64 * 1024;
 /// Bound on the time until connections use the former route after the link is restored.
 const RETURN: Duration = Duration::from_secs(45);
 /// Nodes have logged connections that ended this long ago.
 const LOGGED: Duration = Duration::from_millis(500);
 
-/// The change of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Worse,
-    Cut,
-}
-
-impl Change {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Worse => "three times as long",
-            Self::Cut => "cut",
-        }
+named! {
+    /// The change of a link.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Change {
+        Worse = "three times as long",
+        Cut = "cut",
     }
 }
 
@@ -98,7 +92,7 @@ pub(super) fn observe(
         let usual = |times| topology.link(args, one, other, times);
         let change = || match kind {
             Change::Worse => testbed.mesh.change(one, other, usual(WORSE)),
-            Change::Cut => testbed.mesh.change(one, other, cut(usual(1.0))),
+            Change::Cut => testbed.mesh.change(one, other, usual(1.0).loss(1.0)),
         };
         let restore = || testbed.mesh.change(one, other, usual(1.0));
         let seen = watch(args, testbed, pair, kind, change, restore)?;
@@ -121,7 +115,7 @@ fn watch(
 ) -> Result<Move> {
     let client = testbed.client(pair)?;
     let size = args.sizes[0];
-    let server = target(args, pair, size, Way::Through);
+    let server = target(args, pair, size, Kind::Chain(Hops::Warm));
     let long = SocketAddr::new(address(pair.server, SERVER, args.family), LONG);
     let start = Instant::now();
     let (opened, long_s, changed) = thread::scope(|scope| {
@@ -142,13 +136,8 @@ fn watch(
             due += EVERY;
         }
         restore()?;
-        let join = |fetch: thread::ScopedJoinHandle<'_, Opened>| {
-            let end = fetch.join();
-            end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        let opened: Vec<Opened> = fetches.into_iter().map(join).collect();
-        let long_s = open.join();
-        let long_s = long_s.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let opened: Vec<Opened> = fetches.into_iter().map(threads::join).collect();
+        let long_s = threads::join(open);
         let changed = changed.context("the link was changed")?;
         anyhow::Ok((
             opened,
@@ -156,6 +145,7 @@ fn watch(
             changed,
         ))
     })?;
+    // Relays log a connection when it has ended.
     thread::sleep(LOGGED);
     check(testbed, kind, &opened, changed, long_s)
 }
@@ -205,7 +195,7 @@ fn check(
 /// Waits until connections use the former route.
 fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usize>) -> Result<()> {
     let deadline = Instant::now() + RETURN;
-    let server = target(args, pair, args.sizes[0], Way::Through);
+    let server = target(args, pair, args.sizes[0], Kind::Chain(Hops::Warm));
     while Instant::now() < deadline {
         let fetched = web::fetch(testbed.client(pair)?, server, args.sizes[0], PATIENCE)?;
         thread::sleep(LOGGED);
@@ -220,28 +210,12 @@ fn until_back(args: &Args, testbed: &Testbed, pair: Pair, before: &BTreeSet<usiz
 /// Fetches from the calling thread's namespace, slowly, and checks every byte. Returns the
 /// duration.
 fn read_slowly(server: SocketAddr) -> Result<f64> {
+    let mut request = transfer::Request::new(server.ip(), server.port(), LONG_BYTES);
+    request.deadline = LONG_PATIENCE;
     let start = Instant::now();
-    let mut stream = TcpStream::connect(server).context("connect")?;
-    stream.set_read_timeout(Some(LONG_PATIENCE))?;
-    stream.write_all(format!("GET {LONG_BYTES}\n").as_bytes())?;
-    let mut received = 0_u64;
-    let mut chunk = vec![0; CHUNK];
-    loop {
+    let timing = transfer::fetch_paced(&request, |received| {
         let due = start + Duration::from_secs_f64(received as f64 / LONG_RATE);
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let count = stream
-            .read(&mut chunk)
-            .with_context(|| format!("read after {received} bytes"))?;
-        if count == 0 {
-            break;
-        }
-        transfer::verify(received, &chunk[..count])?;
-        received += count as u64;
-        ensure!(
-            start.elapsed() < LONG_PATIENCE,
-            "{received} bytes in {LONG_PATIENCE:?}"
-        );
-    }
-    ensure!(received == LONG_BYTES, "it ended after {received} bytes");
-    Ok(start.elapsed().as_secs_f64())
+    })?;
+    Ok(timing.complete.as_secs_f64())
 }

@@ -5,10 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
@@ -16,12 +15,13 @@ use super::web::{origin, reverse_proxy};
 use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
-use crate::link::{Emulation, Link};
-use crate::mesh::{Beside, Mesh, address};
+use crate::link::Link;
+use crate::mesh::{Beside, Mesh, address, prefix};
 use crate::model::Hops;
 use crate::netns::Namespace;
 use crate::nginx::Nginx;
 use crate::node::Node;
+use crate::process::wait_for;
 use crate::scratch::Scratch;
 use crate::transfer;
 
@@ -41,7 +41,6 @@ const FRONTS: u16 = 8000;
 
 /// How long nodes may take to measure all links and to get a plan of them.
 const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// An overlay. Dropped in the order of its fields.
 #[derive(Debug)]
@@ -95,6 +94,7 @@ impl Testbed {
             let node = node.with_context(|| format!("start the node of {}", topology.name(place)));
             testbed.nodes.push(node?);
         }
+        // Until then flows take direct ways, which would be measured as chains.
         testbed.wait_until_whole()?;
         Ok(testbed)
     }
@@ -127,17 +127,15 @@ impl Testbed {
 
     /// Waits until all nodes follow a plan of all links.
     fn wait_until_whole(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
         let places = self.topology.places() as u64;
-        loop {
-            let plan = self.query("/v1/plan")?;
+        let mut plan = Value::Null;
+        let whole = wait_for(PATIENCE, || {
+            plan = self.query("/v1/plan")?;
             let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
-            if is("links", places * (places - 1)) && is("followed_by", places) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
-            thread::sleep(LOOK_AGAIN);
-        }
+            let is_whole = is("links", places * (places - 1)) && is("followed_by", places);
+            Ok(is_whole.then_some(()))
+        })?;
+        whole.with_context(|| format!("no plan of all links: {plan}"))
     }
 
     /// A document of the controller's API.
@@ -196,26 +194,53 @@ impl Testbed {
     }
 }
 
-/// The target of a client's request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+/// The carrier of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     /// The server, bypassing all nodes.
-    Around,
+    Direct,
     /// The server; its node selects the chain.
-    Through,
-    /// The reverse proxy beside its place.
+    Chain(Hops),
+    /// The reverse proxy beside the client's place.
     ReverseProxy,
 }
 
+impl Kind {
+    /// The kinds of a pair, the reference first.
+    pub(super) const ALL: [Self; 4] = [
+        Self::Direct,
+        Self::Chain(Hops::Cold),
+        Self::Chain(Hops::Warm),
+        Self::ReverseProxy,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Chain(Hops::Warm) => "chain, warm",
+            Self::Chain(_) => "chain, cold",
+            Self::ReverseProxy => "reverse proxy",
+        }
+    }
+
+    /// The overlay it belongs to.
+    pub(super) fn hops(self) -> Hops {
+        match self {
+            Self::Chain(hops) => hops,
+            Self::Direct | Self::ReverseProxy => Hops::Warm,
+        }
+    }
+}
+
 /// The address of the target, for objects of a size.
-pub(super) fn target(args: &Args, pair: Pair, size: u64, way: Way) -> SocketAddr {
+pub(super) fn target(args: &Args, pair: Pair, size: u64, kind: Kind) -> SocketAddr {
     let place = args.sizes.iter().position(|one| *one == size);
     let index = u16::try_from(place.unwrap_or(0)).unwrap_or(0);
     let server = address(pair.server, SERVER, args.family);
-    match way {
-        Way::Around => SocketAddr::new(server, AROUND + index),
-        Way::Through => SocketAddr::new(server, THROUGH + index),
-        Way::ReverseProxy => {
+    match kind {
+        Kind::Direct => SocketAddr::new(server, AROUND + index),
+        Kind::Chain(_) => SocketAddr::new(server, THROUGH + index),
+        Kind::ReverseProxy => {
             let reverse_proxy = address(pair.client, REVERSE_PROXY, args.family);
             SocketAddr::new(reverse_proxy, front_port(pair.server))
         }
@@ -257,7 +282,7 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
         &beside,
         link,
         &args.congestion,
-        args.seed,
+        args.common.seed,
     )?;
     // Servers and reverse proxies get the same settings as nodes.
     for place in topology.clients() {
@@ -299,12 +324,7 @@ fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
     let hops = if hops == Hops::Warm { "warm" } else { "cold" };
     let mut toml = format!("[plan]\nhops = \"{hops}\"\n");
     for place in 0..places {
-        let first = address(place, 0, args.family);
-        let bits = if first.is_ipv4() { 16 } else { 32 };
-        let prefix = match first {
-            std::net::IpAddr::V4(v4) => format!("10.{}.0.0/{bits}", v4.octets()[1]),
-            std::net::IpAddr::V6(v6) => format!("fd00:{:x}::/{bits}", v6.segments()[1]),
-        };
+        let prefix = prefix(place, args.family);
         let name = name(place);
         toml.push_str(&format!(
             "[[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
@@ -343,9 +363,4 @@ fn peer(args: &Args, me: usize, place: usize) -> String {
         "[[peer]]\nname = \"{name}\"\nid = {number}\naddress = \"{listener}\"\nkey = \"{key}\"\n\
          pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {congestion:?}\n"
     )
-}
-
-/// A link with complete loss.
-pub(super) fn cut(link: Emulation) -> Emulation {
-    Emulation { loss: 1.0, ..link }
 }

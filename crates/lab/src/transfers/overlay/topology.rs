@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::Args;
-use crate::link::{Emulation, Link};
+use crate::link::Link;
 use crate::model::{Hops, Path};
 use crate::planning::data::read_cloud;
 
@@ -137,16 +137,12 @@ impl Topology {
     }
 
     /// The link between two places, `times` times as long as in the matrix.
-    pub(super) fn link(&self, args: &Args, one: usize, other: usize, times: f64) -> Emulation {
+    pub(super) fn link(&self, args: &Args, one: usize, other: usize, times: f64) -> Link {
         let delay = Duration::from_secs_f64(self.rtt_ms(one, other) * times / 2e3);
         // A queue that never drops: slow start must not end before the transfer does.
-        let link = Link::delay(delay)
+        Link::delay(delay)
             .rate(args.rate * 1_000_000)
-            .queue(10_000_000);
-        match link {
-            Link::Emulated(emulation) => emulation,
-            Link::Veth => unreachable!("it has a delay"),
-        }
+            .queue(10_000_000)
     }
 
     /// The path of a transfer in terms of the model, over the nodes of a chain; without nodes

@@ -6,23 +6,27 @@
 //! the hosts of nodes, those of both keep grown windows over idle times and have large buffers. The
 //! reverse proxy forwards received bytes at once, and writes to no disk.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::demo::web::{object, object_name};
 use crate::netns::Namespace;
-use crate::nginx::Nginx;
+use crate::nginx::{self, Nginx, listen, object, object_name};
 use crate::scratch::Scratch;
-use crate::transfer::Timing;
+use crate::socket;
+use crate::transfer::{Timing, exchange};
 
-/// Bytes read at a time.
-const CHUNK: usize = 64 * 1024;
+/// No header of an answer is longer.
+const HEADER_BYTES_MAX: usize = 64 * 1024;
+
+/// The settings of both.
+const HTTP: &str = "access_log off;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000;
+";
 
 /// An origin at some ports, with an object of each size in KB.
 pub(super) fn origin(
@@ -31,14 +35,7 @@ pub(super) fn origin(
     ports: &[u16],
     sizes: &[u64],
 ) -> Result<Nginx> {
-    let files = Scratch::new()?;
-    for &size in sizes {
-        let file = files.path().join(object_name(size));
-        fs::write(file, object(size)).context("write an object")?;
-    }
-    let root = files.path().display();
-    let servers = format!("server {{\n{}root {root};\n}}\n", listen(ports));
-    start(nginx, host, files, &servers)
+    nginx::serve_objects(nginx, host, HTTP, ports, sizes)
 }
 
 /// A reverse proxy for origins: each port, and the origin behind it.
@@ -57,23 +54,8 @@ pub(super) fn reverse_proxy(
              proxy_max_temp_file_size 0;\n}}\n}}\n"
         )
     });
-    start(nginx, host, Scratch::new()?, &servers.collect::<String>())
-}
-
-fn start(nginx: &Path, host: &Namespace, files: Scratch, servers: &str) -> Result<Nginx> {
-    let http = format!(
-        "access_log off;
-    tcp_nodelay on;
-    keepalive_timeout 600s;
-    keepalive_requests 100000;
-    {servers}"
-    );
-    Nginx::start(nginx, host, files, &http)
-}
-
-fn listen(ports: &[u16]) -> String {
-    let line = |port: &u16| format!("listen 0.0.0.0:{port};\nlisten [::]:{port} ipv6only=on;\n");
-    ports.iter().map(line).collect()
+    let http = format!("{HTTP}{}", servers.collect::<String>());
+    Nginx::start(nginx, host, Scratch::new()?, &http)
 }
 
 /// Fetches the object of `size` KB over a new connection and compares it with the original.
@@ -83,62 +65,34 @@ pub(super) fn fetch(
     size: u64,
     patience: Duration,
 ) -> Result<Timing> {
-    let expected = object(size);
-    let fetched = from.run_in(|| fetch_here(server, size, &expected, patience));
-    fetched.with_context(|| format!("fetch {size} KB from {server}"))
-}
-
-fn fetch_here(
-    server: SocketAddr,
-    size: u64,
-    expected: &[u8],
-    patience: Duration,
-) -> Result<Timing> {
-    let domain = Domain::for_address(server);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_tcp_nodelay(true)?;
-    socket.set_read_timeout(Some(patience))?;
-    let mut answer = Vec::with_capacity(expected.len() + CHUNK);
-    let start = Instant::now();
-    socket
-        .connect_timeout(&server.into(), patience)
-        .context("connect")?;
-    let connect = start.elapsed();
-    let mut stream = TcpStream::from(socket);
     let name = object_name(size);
     let request = format!("GET /{name} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .context("send the request")?;
-    let mut first_byte = None;
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        let count = match stream.read(&mut chunk) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            count => count.context("read")?,
-        };
-        let now = start.elapsed();
-        ensure!(count > 0, "the answer ended after {} bytes", answer.len());
-        ensure!(now < patience, "{} bytes in {now:?}", answer.len());
-        first_byte.get_or_insert(now);
-        answer.extend_from_slice(&chunk[..count]);
+    let expected = object(size);
+    let mut answer = Vec::with_capacity(expected.len() + HEADER_BYTES_MAX);
+    let take = |part: &[u8]| {
+        ensure!(
+            !part.is_empty(),
+            "the answer ended after {} bytes",
+            answer.len()
+        );
+        answer.extend_from_slice(part);
         let whole = body(&answer)?.filter(|body| body.len() >= expected.len());
-        let Some(body) = whole else { continue };
-        ensure!(body == expected, "the object did not arrive as it is");
-        return Ok(Timing {
-            connect,
-            first_byte: first_byte.unwrap_or(now),
-            complete: now,
-            local: stream.local_addr()?,
-        });
-    }
+        ensure!(
+            whole.is_none_or(|body| body == expected),
+            "the object did not arrive as it is"
+        );
+        Ok(whole.is_some())
+    };
+    let fetch = || exchange(socket::toward(server)?, server, &request, patience, take);
+    let fetched = from.run_in(fetch);
+    fetched.with_context(|| format!("fetch {size} KB from {server}"))
 }
 
 /// The received part of an object; `None` until the header is complete.
 fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
     let end = answer
         .windows(4)
-        .take(CHUNK)
+        .take(HEADER_BYTES_MAX)
         .position(|four| four == b"\r\n\r\n");
     let Some(end) = end else { return Ok(None) };
     if !answer.starts_with(b"HTTP/1.1 200 ") {

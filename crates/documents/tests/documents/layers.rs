@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::tree;
+use crate::tree;
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 

@@ -14,7 +14,14 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::check;
+/// The result of a system call, or its error with the name of the call.
+fn check(call: &str, result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        let source = io::Error::last_os_error();
+        return Err(io::Error::new(source.kind(), format!("{call}: {source}")));
+    }
+    Ok(result)
+}
 
 /// The architecture's identifier (linux/audit.h).
 #[cfg(target_arch = "x86_64")]
@@ -34,20 +41,20 @@ const CONTROL_WORDS: usize = 4;
 
 /// A process that waits for the time.
 #[derive(Debug)]
-pub(crate) struct TimeCall {
+pub(super) struct TimeCall {
     id: u64,
     /// The thread.
-    pub(crate) caller: u32,
+    pub(super) caller: u32,
     /// Address in its memory for the seconds; the fraction follows.
-    pub(crate) address: u64,
+    pub(super) address: u64,
     /// Whether the fraction is in microseconds rather than nanoseconds.
-    pub(crate) wants_micros: bool,
+    pub(super) wants_micros: bool,
 }
 
 /// Makes the process that `command` starts, and its children, wait for an answer whenever it reads
 /// the time of day; the descriptor for answers is sent to `to`. Packet timestamps, whose times
 /// would be right, fail as on a kernel without them. The process stops at its `exec`.
-pub(crate) fn hand_time_calls_to(command: &mut Command, to: UnixStream) {
+pub(super) fn hand_time_calls_to(command: &mut Command, to: UnixStream) {
     let filter = filter();
     let prepare = move || {
         ptrace::traceme()?;
@@ -139,7 +146,7 @@ fn send_descriptor(to: &UnixStream, descriptor: libc::c_int) -> io::Result<()> {
 }
 
 /// Receives a descriptor.
-pub(crate) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
+pub(super) fn receive_descriptor(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut descriptor = None;
     with_control(|message| {
         // SAFETY: as above; the kernel stores a new descriptor there, with no other owner.
@@ -178,7 +185,7 @@ fn with_control(pass: impl FnOnce(*mut libc::msghdr) -> isize) -> io::Result<()>
 
 /// Waits until a traced process has stopped at its `exec`. Call it from the parent thread, as
 /// [`release`].
-pub(crate) fn await_exec(pid: u32) -> io::Result<()> {
+pub(super) fn await_exec(pid: u32) -> io::Result<()> {
     match waitpid(process(pid)?, None)? {
         WaitStatus::Stopped(_, Signal::SIGTRAP) => Ok(()),
         other => Err(io::Error::other(format!("not stopped: {other:?}"))),
@@ -186,7 +193,7 @@ pub(crate) fn await_exec(pid: u32) -> io::Result<()> {
 }
 
 /// Continues the process.
-pub(crate) fn release(pid: u32) -> io::Result<()> {
+pub(super) fn release(pid: u32) -> io::Result<()> {
     Ok(ptrace::detach(process(pid)?, None)?)
 }
 
@@ -199,7 +206,7 @@ fn process(pid: u32) -> io::Result<Pid> {
 ///
 /// # Errors
 /// No process with the filter is left.
-pub(crate) fn next_time_call(calls: &OwnedFd) -> io::Result<Option<TimeCall>> {
+pub(super) fn next_time_call(calls: &OwnedFd) -> io::Result<Option<TimeCall>> {
     let mut ready = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];
     poll(&mut ready, PollTimeout::NONE)?;
     let events = ready[0].revents().unwrap_or(PollFlags::empty());
@@ -232,7 +239,7 @@ pub(crate) fn next_time_call(calls: &OwnedFd) -> io::Result<Option<TimeCall>> {
 ///
 /// # Errors
 /// It does not.
-pub(crate) fn check_time_call(calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
+pub(super) fn check_time_call(calls: &OwnedFd, call: &TimeCall) -> io::Result<()> {
     // SAFETY: the kernel reads the number, and nothing else.
     let result = unsafe {
         libc::ioctl(
@@ -245,7 +252,7 @@ pub(crate) fn check_time_call(calls: &OwnedFd, call: &TimeCall) -> io::Result<()
 }
 
 /// Continues the caller, with the time in its memory or with an error.
-pub(crate) fn answer_time_call(
+pub(super) fn answer_time_call(
     calls: &OwnedFd,
     call: &TimeCall,
     answer: io::Result<()>,

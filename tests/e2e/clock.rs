@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrong clock for single processes: the lab answers their system calls for the time of day.
+//! A wrong clock for single processes: the test answers their system calls for the time of day.
 //!
 //! The kernel has no namespace for that clock. So a process is started with a seccomp filter that
-//! hands these calls to the lab, and without the vDSO, which would answer without a call. That
+//! hands these calls to the test, and without the vDSO, which would answer without a call. That
 //! applies to processes that it forks, but not to other programs that these execute. Other clocks
 //! are right. The kernel rejects packet timestamps for it, whose times would be right.
+
+mod time_calls;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,9 +20,10 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use posthaste_lab::process::Process;
 
-use crate::process::Process;
-use crate::sys::{self, TimeCall};
+use self::time_calls::{self as sys, TimeCall};
+use crate::support::SOON;
 
 /// The vDSO's entry in the auxiliary vector (`getauxval(3)`), and the type of an ignored entry.
 const AT_SYSINFO_EHDR: u64 = 33;
@@ -33,25 +36,25 @@ const WORDS_MAX: usize = 1 << 16;
 
 /// A clock that is ahead of or behind the right one. It can be set while processes use it.
 #[derive(Clone, Debug)]
-pub struct WrongClock {
+pub(crate) struct WrongClock {
     ahead_ms: Arc<AtomicI64>,
 }
 
 impl WrongClock {
     /// `ahead_ms` milliseconds ahead of the right time; behind it, if negative.
-    pub fn new(ahead_ms: i64) -> Self {
+    pub(crate) fn new(ahead_ms: i64) -> Self {
         Self {
             ahead_ms: Arc::new(AtomicI64::new(ahead_ms)),
         }
     }
 
     /// Sets it.
-    pub fn set(&self, ahead_ms: i64) {
+    pub(crate) fn set(&self, ahead_ms: i64) {
         self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
     }
 
     /// Starts a command that uses this clock.
-    pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process> {
+    pub(crate) fn spawn(&self, name: &str, mut command: Command) -> Result<Process> {
         let (near, far) = UnixStream::pair().context("make a pair of sockets")?;
         sys::hand_time_calls_to(&mut command, far);
         let clock = self.clone();
@@ -148,46 +151,39 @@ fn behind_strings(pid: u32, memory: &File) -> io::Result<u64> {
     Err(io::Error::other("the program has too many arguments"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Times in the output of the shell, in whole seconds.
+fn seconds(text: &str) -> Vec<u64> {
+    let times = text.lines().filter_map(|line| line.split_once('.'));
+    times.filter_map(|(whole, _)| whole.parse().ok()).collect()
+}
 
-    const SOON: Duration = Duration::from_secs(20);
-
-    /// Times in the output of the shell, in whole seconds.
-    fn seconds(text: &str) -> Vec<u64> {
-        let times = text.lines().filter_map(|line| line.split_once('.'));
-        times.filter_map(|(whole, _)| whole.parse().ok()).collect()
-    }
-
-    #[test]
-    fn children_see_wrong_clock() {
-        let clock = WrongClock::new(-3_600_000);
-        let directory = crate::scratch::Scratch::new().unwrap();
-        let flag = directory.path().join("flag");
-        let mut command = Command::new("bash");
-        let script = format!(
-            "echo $EPOCHREALTIME; until test -e {flag:?}; do sleep 0.01; done; (echo $EPOCHREALTIME)"
-        );
-        command.args(["-c", &script]);
-        let before = WrongClock::new(0).now().as_secs();
-        let mut process = clock.spawn("the shell", command).unwrap();
-        let reported = |process: &Process| seconds(&process.stdout());
-        process
-            .wait_until("the time", SOON, |process| reported(process).len() == 1)
-            .unwrap();
-        clock.set(90_000);
-        fs::write(&flag, "").unwrap();
-        assert!(process.wait(SOON).unwrap().success());
-        let after = WrongClock::new(0).now().as_secs();
-        let reported = reported(&process);
-        assert!(
-            (before..=after).contains(&(reported[0] + 3_600)),
-            "{reported:?}"
-        );
-        assert!(
-            (before..=after).contains(&(reported[1] - 90)),
-            "{reported:?}"
-        );
-    }
+#[test]
+fn children_see_wrong_clock() {
+    let clock = WrongClock::new(-3_600_000);
+    let directory = posthaste_lab::scratch::Scratch::new().unwrap();
+    let flag = directory.path().join("flag");
+    let mut command = Command::new("bash");
+    let script = format!(
+        "echo $EPOCHREALTIME; until test -e {flag:?}; do sleep 0.01; done; (echo $EPOCHREALTIME)"
+    );
+    command.args(["-c", &script]);
+    let before = WrongClock::new(0).now().as_secs();
+    let mut process = clock.spawn("the shell", command).unwrap();
+    let reported = |process: &Process| seconds(&process.stdout());
+    process
+        .wait_until("the time", SOON, |process| reported(process).len() == 1)
+        .unwrap();
+    clock.set(90_000);
+    fs::write(&flag, "").unwrap();
+    assert!(process.wait(SOON).unwrap().success());
+    let after = WrongClock::new(0).now().as_secs();
+    let reported = reported(&process);
+    assert!(
+        (before..=after).contains(&(reported[0] + 3_600)),
+        "{reported:?}"
+    );
+    assert!(
+        (before..=after).contains(&(reported[1] - 90)),
+        "{reported:?}"
+    );
 }

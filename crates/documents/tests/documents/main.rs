@@ -5,8 +5,6 @@
 //! `cargo test -p posthaste-documents` runs them. With `UPDATE=1` in the environment it writes
 //! `docs/promises.md` anew.
 
-#![cfg(test)]
-
 mod layers;
 mod links;
 mod promises;

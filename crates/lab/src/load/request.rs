@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of connections: requests, the pattern of all answers, and RFC 8803's messages for a
-//! converter.
+//! What clients send first: requests, and RFC 8803's messages for a converter.
 
 use std::net::{IpAddr, SocketAddr};
-
-use crate::rng::scramble;
-
-/// Period of the pattern in bytes: one more than a power of two, so that bytes shifted by a page or
-/// a buffer do not match.
-pub(super) const PERIOD: usize = (1 << 20) + 1;
 
 /// Bytes of a request on the wire.
 pub(super) const REQUEST_BYTES: usize = 16;
@@ -50,30 +43,6 @@ impl Request {
     }
 }
 
-/// The pattern, once.
-pub(crate) fn pattern() -> Vec<u8> {
-    let words = (0..=PERIOD as u64 / 8).flat_map(|word| scramble(word).to_le_bytes());
-    words.take(PERIOD).collect()
-}
-
-/// The part of the pattern from an offset of the stream on, up to the end of the period.
-pub(crate) fn from(pattern: &[u8], offset: u64) -> &[u8] {
-    let place = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
-    &pattern[place..]
-}
-
-/// Whether received bytes match the pattern, by their first and last few.
-pub(super) fn fits(pattern: &[u8], offset: u64, bytes: &[u8]) -> bool {
-    const LOOKED_AT: usize = 64;
-    let same = |offset: u64, bytes: &[u8]| {
-        let expected = from(pattern, offset);
-        let length = bytes.len().min(expected.len());
-        bytes[..length] == expected[..length]
-    };
-    let tail = bytes.len().saturating_sub(LOOKED_AT);
-    same(offset, &bytes[..bytes.len().min(LOOKED_AT)]) && same(offset + tail as u64, &bytes[tail..])
-}
-
 /// The first message to a converter, requesting a connection to `server`: the fixed header (RFC
 /// 8803, section 6.1) and a Connect TLV (section 6.2.5).
 pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
@@ -104,21 +73,6 @@ mod tests {
             assert_eq!(Request::decode(request.encode()), Some(request));
         }
         assert_eq!(Request::decode([7; REQUEST_BYTES]), None);
-    }
-
-    #[test]
-    fn shifted_or_changed_bytes() {
-        let pattern = pattern();
-        let end = PERIOD - 100;
-        let mut bytes: Vec<u8> = pattern[end..].to_vec();
-        bytes.extend(&pattern[..4000]);
-        assert!(fits(&pattern, end as u64, &bytes), "across the repetition");
-        assert!(fits(&pattern, (2 * PERIOD + end) as u64, &bytes));
-        assert!(!fits(&pattern, end as u64 + 4096, &bytes));
-        assert!(!fits(&pattern, 0, &bytes));
-        *bytes.last_mut().unwrap() ^= 1;
-        assert!(!fits(&pattern, end as u64, &bytes));
-        assert!(fits(&pattern, 7, &[]), "nothing is never wrong");
     }
 
     #[test]

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The content of all transfers of the lab: a pattern by which both ends detect lost, repeated and
+//! reordered bytes.
+
+use std::sync::OnceLock;
+
+use crate::rng::scramble;
+
+/// Period of the pattern in bytes: one more than a power of two, so that bytes shifted by a page or
+/// a buffer do not match.
+const PERIOD: usize = (1 << 20) + 1;
+
+/// The pattern, once.
+pub(crate) fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    // A multiplication for each byte sent would be CPU time of the measured server.
+    PATTERN.get_or_init(|| {
+        let words = (0..=PERIOD as u64 / 8).flat_map(|word| scramble(word).to_le_bytes());
+        words.take(PERIOD).collect()
+    })
+}
+
+/// The pattern from an offset of the stream on, up to `bytes` or the end of the period.
+pub(crate) fn part(offset: u64, bytes: u64) -> &'static [u8] {
+    let place = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
+    let rest = &pattern()[place..];
+    &rest[..rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX))]
+}
+
+/// Whether these bytes are the pattern's from an offset on.
+pub(crate) fn matches(offset: u64, bytes: &[u8]) -> bool {
+    let expected = part(offset, bytes.len() as u64);
+    let (now, later) = bytes.split_at(expected.len());
+    now == expected && (later.is_empty() || matches(offset + now.len() as u64, later))
+}
+
+/// Whether received bytes match the pattern, by their first and last few: comparing all would cost
+/// a client more than receiving them.
+pub(crate) fn fits(offset: u64, bytes: &[u8]) -> bool {
+    const LOOKED_AT: usize = 64;
+    let tail = bytes.len().saturating_sub(LOOKED_AT);
+    matches(offset, &bytes[..bytes.len().min(LOOKED_AT)])
+        && matches(offset + tail as u64, &bytes[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shifted_or_changed_bytes() {
+        let pattern = pattern();
+        let end = PERIOD - 100;
+        let mut bytes: Vec<u8> = pattern[end..].to_vec();
+        bytes.extend(&pattern[..4000]);
+        assert!(fits(end as u64, &bytes), "across the repetition");
+        assert!(fits((2 * PERIOD + end) as u64, &bytes));
+        assert!(!fits(end as u64 + 4096, &bytes));
+        assert!(!fits(0, &bytes));
+        *bytes.last_mut().unwrap() ^= 1;
+        assert!(!fits(end as u64, &bytes));
+        assert!(fits(7, &[]), "nothing is never wrong");
+    }
+
+    #[test]
+    fn every_byte_is_compared() {
+        let end = PERIOD - 100;
+        let mut bytes = [&pattern()[end..], &pattern()[..4000]].concat();
+        assert!(matches(end as u64, &bytes), "across the repetition");
+        for shift in [1, 251, 256, 1448, 64 * 1024] {
+            assert!(!matches(end as u64 + shift, &bytes), "shift {shift}");
+        }
+        bytes[2000] ^= 1;
+        assert!(!matches(end as u64, &bytes));
+        assert!(fits(end as u64, &bytes), "which looks at the ends only");
+    }
+}
