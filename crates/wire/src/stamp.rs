@@ -14,7 +14,7 @@
 //! A reflection is as long as its probe. The reflector remembers nothing.
 //!
 //! Packets are *authenticated* (112 bytes, what the RFC calls authenticated) or *open*
-//! (44 bytes). Which peer authenticated one, the session's number tells (RFC 8972 §3).
+//! (44 bytes). The session's number names the peer that authenticated one (RFC 8972 §3).
 
 mod clock;
 
@@ -81,7 +81,7 @@ pub struct Reflection {
 /// A packet that was read, and what is to be checked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a, T> {
-    /// What it says.
+    /// Its content.
     pub packet: T,
     /// What its authentication tag covers, and its code, if it has an authentication tag.
     authenticated: Option<(&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES])>,

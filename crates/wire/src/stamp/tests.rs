@@ -39,7 +39,7 @@ fn packet_round_trip() {
         let open = reflection.encode();
         let open = Reflection::parse(&open).unwrap();
         assert_eq!((open.packet, open.is_authenticated()), (reflection, false));
-        assert!(!open.is_of(&key), "nobody authenticated it");
+        assert!(!open.is_of(&key), "it is not authenticated");
         let bytes = probe.auth(&key);
         let authenticated = Probe::parse(&bytes).unwrap();
         assert_eq!(authenticated.packet, probe);
