@@ -55,10 +55,10 @@ pub enum Progress<T> {
 
 impl<T> Progress<T> {
     /// The same progress of what `then` makes of the value.
-    pub(crate) fn try_map<U, E>(
-        self,
-        then: impl FnOnce(T) -> Result<U, E>,
-    ) -> Result<Progress<U>, E> {
+    ///
+    /// # Errors
+    /// Those of `then`.
+    pub fn try_map<U, E>(self, then: impl FnOnce(T) -> Result<U, E>) -> Result<Progress<U>, E> {
         Ok(match self {
             Self::NeedMore(missing) => Progress::NeedMore(missing),
             Self::Done { value, consumed } => Progress::Done {

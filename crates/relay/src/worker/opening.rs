@@ -120,7 +120,11 @@ impl<I: Intercept> Worker<I> {
                 Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
                 Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
                 Action::Admit => self.admit_client(key),
-                Action::Answer => entry.answer(),
+                Action::Answer => {
+                    if entry.answer().is_err() {
+                        self.end(key, Outcome::Internal);
+                    }
+                }
                 Action::SendValidated => {
                     if entry.send_validated().is_err() {
                         self.end_with(key, Outcome::HopFailed, None);

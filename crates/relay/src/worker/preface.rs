@@ -102,7 +102,7 @@ impl Expecting {
             Self::Reply(reader) => Ok(reader.feed(bytes)?),
             Self::Answer { reader, ipv6 } => {
                 let answer = reader.feed(bytes)?;
-                Ok(answer.map(|answer| Reply::of_answer(&answer, *ipv6)))
+                answer.try_map(|answer| Ok(Reply::of_answer(&answer, *ipv6)))
             }
         }
     }
@@ -180,10 +180,23 @@ impl Preface {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         (self.expecting, self.fallback) = (None, None);
-        match self.requester.take() {
-            Some(requester) => send(downstream, &requester.answer(Reply::Connected, None)),
-            None => Ok(()),
-        }
+        self.answer(downstream, None)
+    }
+
+    /// Replies to the requester, if there is one, that the server has answered.
+    ///
+    /// # Errors
+    /// As [`send_before_bytes`].
+    pub(super) fn answer(
+        &mut self,
+        downstream: &OwnedFd,
+        upstream: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(requester) = self.requester.take() else {
+            return Ok(());
+        };
+        let answer = requester.answer(Reply::Connected, upstream);
+        send_before_bytes(downstream, &answer)
     }
 
     /// Whether another node has requested or announced the flow, and so may have another next hop for it.
@@ -273,6 +286,23 @@ pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Sends a message that its receiver must have before the flow's bytes.
+///
+/// # Errors
+/// `ConnectionAborted` if the connection is open and did not take the whole message: the receiver
+/// would read the flow's bytes in place of the rest, so the flow must end. A connection that is
+/// gone is no error here: the relay detects it, and which side is to blame.
+pub(super) fn send_before_bytes(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    use io::ErrorKind::{ConnectionAborted, WouldBlock, WriteZero};
+    match send(to, message) {
+        // Not `WouldBlock`, which would make the relay wait and then go on without the message.
+        Err(error) if matches!(error.kind(), WouldBlock | WriteZero) => {
+            Err(ConnectionAborted.into())
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// The reply to the requester of a flow that an ICMP error ended.
 pub(super) fn reply_of_icmp(error: IcmpError) -> Reply {
     Reply::Unreachable(icmp_of(error))
@@ -336,6 +366,30 @@ mod tests {
         UnixStream::from(upstream).read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"bytes");
         assert!(preface.requester.is_none() && preface.failed.is_none());
+    }
+
+    #[test]
+    fn reply_without_room_ends_flow() {
+        let (upstream, mut next) = connection();
+        let (downstream, _former) = connection();
+        while send(&downstream, &[0; 1 << 10]).is_ok() {}
+        while send(&downstream, &[0]).is_ok() {}
+        let mut preface = expecting(Some(Requester::Peer));
+        let reply = Acceptor::reply(Reply::Connected);
+        next.write_all(&[&reply[..], b"bytes"].concat()).unwrap();
+        let received = preface.receive(&upstream, &downstream);
+        assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionAborted));
+    }
+
+    #[test]
+    fn requester_that_left_is_the_relays() {
+        let (upstream, mut next) = connection();
+        let (downstream, former) = connection();
+        drop(former);
+        let mut preface = expecting(Some(Requester::Peer));
+        next.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
+        assert_eq!(kind(&preface.receive(&upstream, &downstream)), None);
+        assert_eq!(preface.answer(&downstream, None).ok(), Some(()));
     }
 
     #[test]
