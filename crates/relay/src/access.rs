@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_ask_unless_listed() {
+    fn only_listed_clients_may_request() {
         let client = "192.0.2.1".parse().unwrap();
         assert!(!Access::default().admits(client));
         let access = Access {

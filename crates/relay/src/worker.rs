@@ -373,8 +373,8 @@ impl<I: Intercept> Worker<I> {
             (false, true) => self.intercept.lag(),
             (false, false) => Duration::ZERO,
         };
-        let asking = self.replaced && self.pending_requests.len() > 0 && self.now < until;
-        self.entries.len() == 0 && !asking && self.now >= until.min(self.drain_from + grace)
+        let requesting = self.replaced && self.pending_requests.len() > 0 && self.now < until;
+        self.entries.len() == 0 && !requesting && self.now >= until.min(self.drain_from + grace)
     }
 
     /// Whether new flows are refused: the worker drains, and has no successor.

@@ -23,7 +23,7 @@ pub(crate) struct Hops {
     repeat: Repeat,
 }
 
-/// A next hop that failed in a way that says nothing about the node.
+/// A next hop that failed in a way that shows nothing about the node.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     hop: NextHop,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn last_hop_asked_twice() {
+    fn last_hop_requested_twice() {
         let mut hops = Hops::default();
         assert!(!hops.lead_on_after(Some(Reply::Failed)), "none was tried");
         let mut hops = Hops::default();

@@ -94,7 +94,7 @@ impl<I: Intercept> Worker<I> {
             .get(&client_prefix(flow))
             .copied()
             .unwrap_or(0);
-        count < self.rules.half_open().per_prefix
+        count < self.rules.policy.half_open.per_prefix
     }
 
     fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
@@ -157,7 +157,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn open(&self, accept: AcceptMode, arrival: Arrival, rule: &LocalRule) -> Opening {
         let limits = Limits {
             connect: rule.rule.timeouts.connect,
-            expiry: self.rules.half_open().expiry,
+            expiry: self.rules.policy.half_open.expiry,
         };
         Opening::new(accept, arrival, limits, self.now)
     }
@@ -196,7 +196,7 @@ impl<I: Intercept> Worker<I> {
         if self.intercept.pass(flow, half_open).is_err() {
             return;
         }
-        let until = self.now + self.rules.half_open().expiry;
+        let until = self.now + self.rules.policy.half_open.expiry;
         self.passed.push_back((until, *flow, half_open));
         self.inject(syn.completed(), Direction::In);
     }

@@ -227,7 +227,7 @@ impl<I: Intercept> Worker<I> {
     /// Forwards later SYNs of a held flow: its server has not answered this node.
     fn forward_later(&mut self, key: u64) {
         // The list of forwarded SYNs is in the order of their expiry.
-        let until = self.now + self.rules.half_open().expiry;
+        let until = self.now + self.rules.policy.half_open.expiry;
         let Some(pending) = self.pending(key) else {
             return;
         };
@@ -249,7 +249,7 @@ impl<I: Intercept> Worker<I> {
         };
         let flow = entry.flow;
         if entry.accept.becomes_strict() && blame == Blame::Them {
-            let period = self.rules.strict_after_failure();
+            let period = self.rules.policy.strict_after_failure;
             self.intercept.record_failure(&flow, period);
         }
         if entry.is_observed() && outcome != Outcome::UpstreamRefused {

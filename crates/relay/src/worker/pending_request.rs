@@ -19,14 +19,14 @@ use super::places::Number;
 use super::preface::{ReadError, read_message, send};
 
 /// How long a sender may take to send its request.
-pub(super) const ASK_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// How long a warm hop may be silent: its dialer pings far more often.
 const HOP_SILENT: Duration = Duration::from_secs(90);
 /// How long a refused client may take to read the reason.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes accepted from a refused client: more than a default receive buffer holds, so a client that
 /// sends more has read the reason and continued.
-const HEARD_MAX: usize = 8 << 20;
+const DISCARDED_MAX: usize = 8 << 20;
 /// The first bytes of a warm hop.
 const MAGIC: &[u8] = b"PHOP";
 
@@ -94,7 +94,7 @@ impl PendingRequest {
             stage: Stage::Silent(Vec::new()),
             place: None,
             syn_option: None,
-            until: now + ASK_WITHIN,
+            until: now + REQUEST_WITHIN,
         }
     }
 
@@ -256,7 +256,7 @@ fn discard(socket: &OwnedFd, received: &mut usize) -> RequestKind {
     loop {
         match recv(socket.as_raw_fd(), &mut piece, MsgFlags::empty()) {
             Err(nix::errno::Errno::EAGAIN) => return RequestKind::Wait,
-            Ok(count) if count > 0 && *received < HEARD_MAX => *received += count,
+            Ok(count) if count > 0 && *received < DISCARDED_MAX => *received += count,
             Ok(_) | Err(_) => return RequestKind::Close { wrong: false },
         }
     }
