@@ -100,8 +100,8 @@ impl Identity {
         x25519(self.exchange, X25519_BASEPOINT_BYTES)
     }
 
-    /// The key that this node shares with the one of this X25519 public key, and nobody else has.
-    /// Nothing if `theirs` is a point of small order, with which everybody would share the same
+    /// The key that only this node and the one of this X25519 public key have.
+    /// Nothing if `theirs` is a point of small order, with which all nodes would share the same
     /// (RFC 7748 §6.1), or this node's own.
     pub fn pair_key(&self, theirs: &[u8; KEY_BYTES]) -> Option<auth::Key> {
         let ours = self.exchange_public();
@@ -109,6 +109,8 @@ impl Identity {
         if shared == [0; KEY_BYTES] || ours == *theirs {
             return None;
         }
+        // By value, so that both nodes hash the same; both keys, since other pairs of points may have
+        // the same shared secret (RFC 7748 §6.1).
         let (lower, upper) = if ours < *theirs {
             (&ours, theirs)
         } else {

@@ -29,7 +29,7 @@ use crate::message::{NodeNumber, PlanVersion};
 use indexes::Indexes;
 use pairs::Pair;
 
-/// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
+/// How much a node may make the epoch grow by the plan that it reports: no node can use the epochs up.
 pub const EPOCH_LEAP: u64 = 1 << 20;
 
 /// Fewer nodes are planned for by one thread: that takes a fraction of a second, and others may need the rest.
@@ -161,11 +161,12 @@ impl Rib {
     }
 
     /// A node holds a newer plan than the newest: the store was lost, or is an older one. Begins an epoch
-    /// that is newer, unless what the node says cannot be. Returns whether it did.
+    /// that is newer, unless the node's report cannot be. Returns whether it did.
     pub fn advance_epoch(&mut self, held: PlanVersion) -> bool {
         let Some(next) = held.epoch.checked_add(1) else {
             return false;
         };
+        // A node that lies once must not bring the epoch near its end, after which no plan is newer.
         if held <= self.plan_version || held.epoch - self.plan_version.epoch > EPOCH_LEAP {
             return false;
         }

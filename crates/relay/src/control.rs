@@ -396,6 +396,7 @@ impl Handle {
     /// is dropped, which the receiver sees.
     pub fn send(&self, command: Command) {
         if self.commands.send(command).is_ok() {
+            // After the command is in the channel: a worker that woke before would wait again.
             self.waker.wake();
         }
     }

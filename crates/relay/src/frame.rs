@@ -82,6 +82,7 @@ impl Frame {
     /// `None` when the capture is not a whole TCP header.
     pub fn completed(&self) -> Option<Self> {
         let layout = self.layout()?;
+        // Data in a SYN (RFC 7413) may be captured in part. Without it, its sender sends it again.
         let mut bytes = self.bytes.get(..layout.end)?.to_vec();
         let total = u16::try_from(layout.end - ETHERNET_BYTES).ok()?;
         let ip = ETHERNET_BYTES;
@@ -108,6 +109,8 @@ impl Frame {
         let mut header = [0_u8; 20];
         header[0..2].copy_from_slice(&tcp[2..4]);
         header[2..4].copy_from_slice(&tcp[0..2]);
+        // Data in a SYN is not acknowledged: the reset is acceptable to its sender all the same
+        // (RFC 9293 §3.10.7.3).
         if tcp[13] & FLAG_ACK == 0 {
             header[8..12].copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
             header[13] = FLAG_RST | FLAG_ACK;
@@ -132,6 +135,7 @@ impl Frame {
     pub fn unreachable(&self, error: IcmpError) -> Option<Self> {
         let layout = self.layout()?;
         let quoted = self.completed()?;
+        // Whole, as RFC 4443 §3.1 requires; for ICMP eight bytes of TCP would do (RFC 792).
         let quote = &quoted.bytes[ETHERNET_BYTES..];
         let offender = match error.offender {
             IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -150,6 +154,7 @@ impl Frame {
         let at = reply.len();
         reply.extend_from_slice(&[error.kind, error.code, 0, 0, 0, 0, 0, 0]);
         reply.extend_from_slice(quote);
+        // Only ICMPv6 covers a pseudo header (RFC 4443 §2.3).
         let pseudo = if layout.ipv4 {
             0
         } else {

@@ -67,6 +67,7 @@ impl<const N: usize> Histogram<N> {
 
     /// Adds a value. Only the owning worker may call this.
     fn add(&self, value: u64) {
+        // Bounds belong to their bucket, as `le` of Prometheus has it.
         let place = self.bounds.iter().position(|bound| value <= *bound);
         let bucket = place.map_or(&self.beyond, |place| &self.within[place]);
         bucket.add(1);

@@ -254,6 +254,7 @@ impl WarmHops {
             };
             match socket::look(&ready.socket) {
                 Look::Silent => {}
+                // The pong has arrived and was not read yet.
                 Look::Spoken if ping.is_some() => {}
                 Look::Closed => {
                     neighbour.on_lost(key, End::Closed, now);
@@ -380,6 +381,7 @@ impl WarmHops {
 
     /// Carries out the actions of a peer's pool, up to [`ORDERS_MAX`].
     fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
+        // It stays due if the loop ends at its bound.
         self.neighbours[peer].due = Some(now);
         for _ in 0..ORDERS_MAX {
             match self.neighbours[peer].pool.poll_action(now) {

@@ -28,9 +28,9 @@ pub struct Saved {
     ttl_s: u32,
     /// Names the time between two starts of the host, during which a clock only goes forward.
     boot: [u8; 16],
-    /// When the controller last said that the plan stands, by that clock, in microseconds.
+    /// The last lease renewal, by that clock, in microseconds.
     stood_us: Option<u64>,
-    /// What the controller last said of the time, by that clock.
+    /// The controller's last report of the time, by that clock.
     time: Option<ClockOffset>,
 }
 
@@ -51,14 +51,14 @@ impl Saved {
         }
     }
 
-    /// When the controller last said that the plan stands, by the clock of this start of the host,
-    /// which `boot` names; nothing after another start.
+    /// The last lease renewal, by the clock of this start of the host, which `boot` names; nothing after
+    /// another start.
     pub fn stood(&self, boot: [u8; 16]) -> Option<Duration> {
         let stood = self.stood_us.filter(|_| boot == self.boot);
         stood.map(Duration::from_micros)
     }
 
-    /// Forgets what the controller said of the time, unless the clock of this start of the host, which
+    /// Forgets the controller's report of the time, unless the clock of this start of the host, which
     /// `boot` names, still goes.
     #[must_use]
     pub fn since(mut self, boot: [u8; 16]) -> Self {

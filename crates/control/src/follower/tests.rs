@@ -142,7 +142,7 @@ fn plan_expires_with_ttl() {
     follower.on_open(S * 81);
     sends(&mut follower, S * 81);
     follower.on_message(welcome(), S * 82);
-    // Of another plan that says nothing.
+    // For another plan, which renews nothing.
     follower.on_message(ToNode::LeaseRenewed(plan_version(5)), S * 82);
     assert!(sends(&mut follower, S * 82).contains(&ToController::Holds(plan_version(4))));
     assert!(follower.plan().is_none());

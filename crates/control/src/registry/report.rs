@@ -28,7 +28,7 @@ pub struct RejectedReports {
     pub unauthorized: u64,
     /// Links with times, losses or rates that there cannot be.
     pub impossible: u64,
-    /// Links whose ends say too different things, now.
+    /// Links whose ends report too different figures, now.
     pub disputed: u64,
 }
 
@@ -64,7 +64,7 @@ impl Agreed {
         let link = posthaste_plan::Link {
             loss_ppm: lost_there.max(lost_back).unwrap_or(0),
             rate: rate.and_then(|rate| NonZeroU64::new(rate.saturating_mul(8))),
-            // Who says less than the other end measures would draw chains to itself.
+            // An end that reports less than the other measures would draw chains to itself.
             ..posthaste_plan::Link::of_nodes(long)
         };
         Self {

@@ -186,7 +186,7 @@ impl Rib {
         turn.changed = true;
     }
 
-    /// Adds the routes of a pair to what the RIB knows of their nodes, or takes them off.
+    /// Adds the routes of a pair to what the RIB counts for their nodes, or takes them off.
     fn count(&mut self, ends: (u16, u16), routes: Option<&PairRoutes>, is_in: bool) {
         let Some(routes) = routes else { return };
         let sum = self.sum(ends.1, routes);
@@ -236,7 +236,7 @@ impl Rib {
         }
     }
 
-    /// Takes the routes of a pair away; returns whether no node can ask for what became of them.
+    /// Takes the routes of a pair away; returns whether no node can hold a plan with them any more.
     fn leave_pair(&mut self, (from, to): (u16, u16), turn: &mut PlanUpdate) -> bool {
         let mut pair = std::mem::take(&mut self.pairs[usize::from(from)][usize::from(to)]);
         if pair.routes.is_some() {

@@ -22,7 +22,7 @@ pub(crate) struct Candidate {
     cost: Question,
 }
 
-/// Costs are computed when they are first asked for.
+/// Costs are computed when they are first needed.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     Not,
@@ -93,7 +93,7 @@ pub(crate) struct Chooser<'a> {
     /// Of all candidates, as the matrix counts them.
     nodes: Vec<u16>,
     direct: Option<usize>,
-    /// By candidate that was asked for, and by size: how long the slowest hop takes, or [`UNKNOWN`].
+    /// By candidate whose cost was computed, and by size: how long the slowest hop takes, or [`UNKNOWN`].
     slowest_us: Vec<u64>,
     /// By class, what is used.
     firsts: Vec<Option<usize>>,
@@ -197,7 +197,7 @@ impl<'a> Chooser<'a> {
         ranking.classes = self.times.classes();
     }
 
-    /// Chooses for every class. `offers` has candidates for each, the best first; `in_use` says which there
+    /// Chooses for every class. `offers` has candidates for each, the best first; `in_use` is which there
     /// were for a class until now.
     ///
     /// A candidate that is first for its own sake makes a new promise.

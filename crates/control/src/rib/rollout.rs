@@ -58,7 +58,7 @@ impl Rollout {
 }
 
 impl Rib {
-    /// Writes tables down, for as long as `goes_on` says before every node, and with the next version if
+    /// Writes tables down, while `goes_on` holds before every node, and with the next version if
     /// anything is another than before. To be called again until it is over.
     pub fn roll_out(&mut self, rollout: &mut Rollout, mut goes_on: impl FnMut() -> bool) {
         if rollout.is_over || !goes_on() {

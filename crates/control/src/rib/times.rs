@@ -16,7 +16,7 @@ pub(crate) struct Times<'a> {
     rtts_us: Vec<u32>,
     /// What links have in common.
     common: Link,
-    /// By size, how long the longest hop takes, where nothing but round trips tells links apart.
+    /// By size, how long the longest hop takes, where links differ in nothing but round trips.
     curves: Option<Vec<Curve>>,
     /// By class, how long a transfer waits for the access link.
     floors_us: Vec<u64>,

@@ -7,7 +7,7 @@ use posthaste_wire::segments::SEGMENTS_MAX;
 use super::CHOICES_MAX;
 use crate::message::{NodeNumber, RouteUpdate, Routes};
 
-/// Checks rows that were sent to `me`; otherwise says what is wrong.
+/// Checks rows that were sent to `me`. An error describes what is wrong.
 pub(super) fn alone(me: NodeNumber, update: &RouteUpdate) -> Result<(), String> {
     let classes = update.sizes.len().saturating_mul(update.access_us.len());
     let sizes_ascend = update.sizes.is_sorted_by(|a, b| a < b);

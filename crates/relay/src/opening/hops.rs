@@ -119,6 +119,7 @@ impl Hops {
     /// Whether there is another next hop after a node has sent `reply`, or none (`None`). If no
     /// other is left, a node that could not reach its own next hop is tried again.
     pub(super) fn lead_on_after(&mut self, reply: Option<Reply>) -> bool {
+        // Only this reply may be due to a loss behind the node, after its short limit.
         if self.next.is_empty() && reply == Some(Reply::Failed) {
             self.next.extend(self.repeat.take());
         }

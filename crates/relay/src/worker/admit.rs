@@ -369,6 +369,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
+        // The error queue is gone with the socket, which is dropped at the end.
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
         if let (None, Some(preface)) = (icmp, &mut entry.preface) {
@@ -401,6 +402,7 @@ pub(super) fn client_prefix(flow: &Flow) -> [u8; 8] {
     let (client, _) = flow.addresses();
     let mut prefix = [0; 8];
     if flow.is_ipv4() {
+        // Four zeros and `ffff` of the mapped form keep it apart from IPv6.
         prefix[..7].copy_from_slice(&client[8..15]);
     } else {
         prefix.copy_from_slice(&client[..8]);

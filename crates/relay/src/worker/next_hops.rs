@@ -146,6 +146,7 @@ impl<I: Intercept> Worker<I> {
     /// Requests a flow over a hop that is open, if there is one.
     fn open_warm(&mut self, peer: usize, connect: &Connect) -> Option<Opened> {
         let warm = self.warm.as_mut()?;
+        // The peer may have closed a hop since the pool looked at it: the next one may be open.
         while let Some(mut hop) = warm.take(peer, &self.epoll, self.now) {
             let nonce = Nonce(sys::random());
             let now_ms = self.replay_guard.clock.now_ms();

@@ -101,6 +101,7 @@ impl PendingRequest {
     /// A connection on which the reason `why` is sent before it is closed: closing it at once would
     /// reset it, and the client might never read the reason.
     pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
+        // In this order: the FIN follows the reason, and a reset at close would discard both.
         let _ = send(&socket, why);
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
         let _ = sys::set_reset_on_close(&socket, false);
@@ -207,6 +208,7 @@ fn first_stage(
         && let Some(me) = keys.me
     {
         let mut accepting = Accepting::new(me, Nonce(sys::random()));
+        // The magic alone is no whole hello, so this neither fails nor needs a key.
         let _ = accepting.feed(received, |_, _| None);
         return Ok(Stage::Hello(Box::new(accepting)));
     }

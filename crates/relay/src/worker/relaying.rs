@@ -83,6 +83,7 @@ impl Entry {
         if !self.is_hopping() {
             send_proxy_header(self)?;
         }
+        // The next node's reply decides the answer, and is passed on when it arrives.
         if self.awaits_reply() {
             return Ok(());
         }

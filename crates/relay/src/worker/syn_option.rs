@@ -158,6 +158,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let watched = self.rewatch(key, Side::Downstream, &pending_request.socket);
+        // Before the reply, which may follow at once: after it the bytes are the flow's.
         if watched.is_err() || send(&pending_request.socket, &ACCEPTED).is_err() {
             return self.end(key, Outcome::ClientAbsent);
         }

@@ -30,7 +30,7 @@ fn removed_node_known_a_minute() {
     assert!(!takes_all(&follower));
     assert_eq!(numbers_of(follower.former_members()), [9]);
     assert!(!numbers_of(follower.members()).contains(&9));
-    // That it is told again, as to a node that has come back, prolongs nothing.
+    // Receiving it again, as a node does that has come back, prolongs nothing.
     follower.on_message(removed(&[9]), S * 40);
     let over = S * 2 + members::FORMER;
     orders(&mut follower, S * 41);
@@ -38,7 +38,7 @@ fn removed_node_known_a_minute() {
     follower.on_message(ToNode::LeaseRenewed(plan_version(4)), over - S);
     assert!(orders(&mut follower, over).contains(&Action::Renew));
     assert!(follower.former_members().next().is_none());
-    // Who is back is new: others hear of that later, or have heard before.
+    // One that is back is new: others receive that later, or have received it before.
     let back = ToNode::Members {
         all: false,
         members: vec![member(9, 7)],
@@ -49,7 +49,7 @@ fn removed_node_known_a_minute() {
     assert!(!takes_all(&follower));
     assert!(orders(&mut follower, over + members::FRESH).contains(&Action::Renew));
     assert!(takes_all(&follower));
-    // Nor is it gone when it is said again that it is there.
+    // Nor is it gone when it is reported again that it is there.
     follower.on_message(back, over + S);
     assert!(takes_all(&follower) && follower.former_members().next().is_none());
     // A restart forgets who is gone.
