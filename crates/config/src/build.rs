@@ -243,6 +243,7 @@ impl Reader {
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
         }
+        // With a controller the peers are its members, which the file does not have.
         if file.one("controller").at.is_none() {
             self.lonely_listeners(&explicit, &policy);
         }
@@ -284,6 +285,7 @@ impl Reader {
             .clamp(1, WORKERS_MAX);
         let workers = self.get_or(section, "workers", cpus);
         let room = self.capacity.files.saturating_sub(FILES_APART) / FILES_PER_RELAY;
+        // A relay that finds no descriptor would fail; one too many is forwarded instead.
         let room = u32::try_from(room)
             .unwrap_or(RELAYS_MAX)
             .clamp(16, RELAYS_MAX);

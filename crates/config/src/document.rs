@@ -13,7 +13,7 @@ use super::keys::{self, Key, Kind, Table};
 use super::problem::Problem;
 use super::value;
 
-/// Mistakes in the structure of a file that are told at once.
+/// Mistakes in the structure of a file that are reported at once.
 const PROBLEMS_MAX: usize = 64;
 
 /// A section as written. It may have a secret in it and is not to be shown.
@@ -36,8 +36,8 @@ enum Given {
     Wrong,
 }
 
-/// The file as written, and the mistakes in its structure. Nothing can be told of a text that is not
-/// TOML but its first mistake.
+/// The file as written, and the mistakes in its structure. Of a text that is not TOML only the first
+/// mistake is reported.
 pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), Problem> {
     let document = DeTable::parse(text).map_err(|error| Problem {
         at: error.span().map(|span| span.start),
@@ -203,7 +203,7 @@ impl Walk {
     fn value(&mut self, path: &str, value: &Spanned<DeValue<'_>>) -> Option<Spanned<Value>> {
         let read = Value::deserialize(ValueDeserializer::from(value.clone())).ok();
         if read.is_none() {
-            // It is not shown: it may be a secret without quotes.
+            // It is not shown: it may be a secret without quotes, such as a key of digits alone.
             let form = "expected a number that fits into 64 bits";
             self.note(value.span().start, format!("{path}: {form}"));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wrong with a configuration file, said so that it can be repaired:
+//! What is wrong with a configuration file, with all that is needed to repair it:
 //! file, line, key, value and the accepted form.
 
 use std::fmt;

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use posthaste_relay::policy::{
-    Action, DataPath, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, HalfOpenLimits, Match, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use serde::Serialize;
 
@@ -119,13 +119,16 @@ pub struct Matches {
 impl Matches {
     /// The texts of a match, as a file has them.
     pub fn of(matches: &Match) -> Self {
-        let prefixes = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect();
         Self {
-            destinations: prefixes(&matches.destinations),
-            sources: prefixes(&matches.sources),
+            destinations: texts(&matches.destinations),
+            sources: texts(&matches.sources),
             ports: matches.ports.iter().map(ports).collect(),
         }
     }
+}
+
+fn texts(all: &[impl ToString]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
 }
 
 #[derive(Debug, Serialize)]

@@ -219,7 +219,7 @@ pub(super) fn mark(value: &Value) -> Reading<u32> {
     })
 }
 
-/// A routing table number that is nobody else's by convention.
+/// A routing table number that no other use has by convention.
 pub(super) fn table(value: &Value) -> Reading<u32> {
     let form = "expected a table number from 1 to 4294967295 other than 253, 254 and 255 (default, main, local)";
     let id = number(value, 1..=u32::MAX).map_err(|_| form)?;
@@ -263,6 +263,7 @@ pub(super) fn socket_path(value: &Value) -> Reading<PathBuf> {
 pub(super) fn group(value: &Value, find: fn(&str) -> Option<u32>) -> Reading<Group> {
     let form = "expected the name of a group of this host (/etc/group), or the number of a group";
     if let Some(number) = value.as_integer() {
+        // All ones mean "no change" to chown(2).
         let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
         return Ok(Group {
             id: id.ok_or(form)?,

@@ -137,7 +137,8 @@ fn hash(key: &[u8; KEY_BYTES], parts: &[&[u8]]) -> [u8; KEY_BYTES] {
     hash.finalize().into_bytes().into()
 }
 
-fn from_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
+/// A key from 64 hexadecimal digits of either case.
+pub fn from_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * KEY_BYTES || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;

@@ -21,7 +21,7 @@ use super::{Located, Reader};
 const NODES_MAX: usize = 1024;
 /// Bound on `[[prefix]]` sections, and on the prefixes of each.
 const PREFIXES_MAX: usize = 4096;
-/// Letters of a token: as many as nobody guesses.
+/// Letters of a token: more than can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 200;
 
@@ -99,9 +99,12 @@ impl Reader {
         Some((file, identity?))
     }
 
-    /// The text of the file that a value names, and that file. What is said of it never has the text
-    /// in it.
-    fn key_text(&mut self, key: &str, field: &Spanned<Value>) -> Option<(PathBuf, String)> {
+    /// The text of the file that a value names, and that file. No message contains the text.
+    pub(super) fn key_text(
+        &mut self,
+        key: &str,
+        field: &Spanned<Value>,
+    ) -> Option<(PathBuf, String)> {
         let file = match value::key_path(field.get_ref()) {
             Ok(file) => file,
             Err(form) => {
@@ -115,6 +118,7 @@ impl Reader {
                 None
             }
             Ok(found) => {
+                // Not an error: a node must start, also with a file that a package installed so.
                 if found.for_all {
                     let file = file.display();
                     let what =
@@ -131,6 +135,7 @@ impl Reader {
         let read_token = self.token(section, "read_token_file");
         let operate_token = self.token(section, "operate_token_file");
         let listen = listen?;
+        // Plans and addresses of all nodes are readable there.
         if read_token.is_none() && !listen.ip().is_loopback() {
             self.warnings.push(format!(
                 "api.listen = \"{listen}\": without read_token_file, anyone who reaches this address may look"

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use posthaste_control::identity::PublicKey;
+use posthaste_control::identity::{PublicKey, from_hex};
 use posthaste_wire::auth::KEY_BYTES;
 use posthaste_wire::header::NodeId;
 use toml::Value;
@@ -45,7 +45,7 @@ fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let address = text.parse::<SocketAddr>().ok();
     let address = address.filter(|address| address.port() != 0);
     address.ok_or_else(|| match has_name(text) {
-        true => format!("{form}: names are not looked up, as nodes go on without DNS"),
+        true => format!("{form}: names are not looked up, as nodes work without DNS"),
         false => form.into(),
     })
 }
@@ -79,7 +79,7 @@ pub(in super::super) fn node_id(value: &Value) -> Reading<NodeId> {
 }
 
 /// What stands for a number that is missing or wrong until the problems are
-/// told.
+/// reported.
 pub(in super::super) fn any_node_id() -> NodeId {
     NodeId::MAX
 }
@@ -89,23 +89,7 @@ pub(in super::super) const HIDDEN: &str = "(hidden)";
 
 /// A key. `None` for anything else, of which nothing must be shown.
 pub(in super::super) fn key(value: &Value) -> Option<[u8; KEY_BYTES]> {
-    key_text(value.as_str()?)
-}
-
-/// A key as two hexadecimal digits for each byte.
-pub(in super::super) fn key_text(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let mut key = [0; KEY_BYTES];
-    if digits.len() != 2 * KEY_BYTES {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    Some(key)
+    from_hex(value.as_str()?)
 }
 
 /// The public key of a node or a controller.
