@@ -142,6 +142,7 @@ impl Model {
     }
 
     fn wait_us(&self, link: &Link) -> u64 {
+        // In the other modes handshakes follow one another, and are in the length of each hop.
         match (self.mode, link.window) {
             (Mode::Early, None) => u64::from(link.rtt_us),
             _ => 0,
@@ -182,6 +183,7 @@ impl Model {
     /// The link's sending time for so many bytes of content and their headers, in microseconds.
     fn sending_us(&self, link: &Link, bytes: u64) -> u64 {
         let Some(rate) = link.rate else { return 0 };
+        // In 128 bits: the largest transfer times eight million does not fit 64.
         let packets = bytes.div_ceil(u64::from(self.segment_bytes.max(1)));
         let on_the_wire = u128::from(bytes) + u128::from(packets) * u128::from(self.header_bytes);
         let micros = on_the_wire * 8_000_000 / u128::from(rate.get());

@@ -15,6 +15,7 @@ pub(crate) fn map<T: Send>(
     if threads.min(count) <= 1 {
         return (0..count).map(work).collect();
     }
+    // Taken one by one, since nodes differ much in their number of chains.
     let next = AtomicUsize::new(0);
     let some = || {
         let place = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|place| *place < count);
@@ -30,6 +31,7 @@ pub(crate) fn map<T: Send>(
         }
         all
     });
+    // The order in which threads finish must not show in the plan.
     all.sort_unstable_by_key(|(place, _)| *place);
     all.into_iter().map(|(_, made)| made).collect()
 }

@@ -142,6 +142,7 @@ impl<'a> Planner<'a> {
     ) -> Option<(Point, u64)> {
         let time = |point: Point| (point, self.point_time_us(fronts, &point, transfer));
         let points = fronts.points(from, to).map(time);
+        // A tie goes to the shorter chain: it has the fewer nodes, mostly.
         points.min_by_key(|(point, time)| (*time, point.length_us))
     }
 

@@ -147,13 +147,8 @@ impl<'a> Times<'a> {
 /// By size, how long the slowest hop takes, if links differ in their round trips only and the time
 /// depends on nothing else.
 fn curves(matrix: &Matrix, model: &Model, sizes: &[u64]) -> Option<Vec<Curve>> {
-    let bare = |link: &Link| Link { rtt_us: 0, ..*link };
-    let mut links = matrix.links().map(|(_, _, link)| bare(link));
-    let first = links.next().unwrap_or_default();
-    if links.any(|link| link != first) {
-        return None;
-    }
-    let curves = sizes.iter().map(|&bytes| model.curve(&first, bytes));
+    let common = matrix.common()?;
+    let curves = sizes.iter().map(|&bytes| model.curve(&common, bytes));
     curves.collect()
 }
 

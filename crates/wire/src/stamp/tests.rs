@@ -26,7 +26,14 @@ fn reflection(rng: &mut Rng) -> Reflection {
     let received = Timestamp(rng.next());
     let mut of = probe(rng);
     of.session = own.session;
-    of_parts(own, received, of, rng.byte())
+    Reflection {
+        sequence: own.sequence,
+        sent: own.sent,
+        received,
+        error: own.error,
+        probe: of,
+        ttl: rng.byte(),
+    }
 }
 
 #[test]
