@@ -27,7 +27,7 @@ const TCX: [u32; 2] = [46, 47];
 /// Where pins are, if the BPF file system is mounted there. The second part changes with the layout
 /// of the maps: flows of another layout are left to the programs that made them.
 const PINS: &str = "/sys/fs/bpf/posthaste";
-const LAYOUT: &str = "packets-1";
+const LAYOUT: &str = "packets-2";
 /// The maps that outlive the process.
 const LASTING: [usize; 7] = [
     map::PACKET_FLOWS,

@@ -236,16 +236,17 @@ static __always_inline __u8 *bytes_of_syn(struct packet_syn *syn)
 }
 
 /* Stores the SYN as the server gets it, to be sent again if it is lost. */
-GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt, const struct packet_key *of)
 {
 	struct packet_scratch *scratch = scratch_area();
 	__u32 bytes = skb->len, at;
+	struct packet_key key;
 	struct packet_syn *syn;
 	struct flow flow;
 	__u16 check;
 	__s64 sum;
 
-	if (!pkt || !scratch)
+	if (!pkt || !of || !scratch)
 		return false;
 	syn = &scratch->syn;
 	at = tcp_at(pkt->family, pkt->l2_bytes);
@@ -270,7 +271,8 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	syn->l2_bytes = pkt->l2_bytes;
 	syn->family = pkt->family;
 	syn->sent_ns = bpf_ktime_get_ns();
-	return !bpf_map_update_elem(&packet_syns, &flow, syn, BPF_ANY);
+	key = *of;
+	return !bpf_map_update_elem(&packet_syns, &key, syn, BPF_ANY);
 }
 
 /* The promises of the node to a client. */
@@ -308,7 +310,7 @@ static __always_inline bool covers(const struct packet_profile *profile, __u8 of
 }
 
 /* Forwards a SYN and lets its SYN-ACK make the profile. */
-static __always_inline int learn(const struct flow *flow, struct packet_flow *entry,
+static __always_inline int learn(const struct packet_key *key, struct packet_flow *entry,
 				 struct packet_flow *made, __u8 offers)
 {
 	made->state = PACKET_LEARNING;
@@ -316,7 +318,8 @@ static __always_inline int learn(const struct flow *flow, struct packet_flow *en
 	if (entry)
 		*entry = *made;
 	else
-		bpf_map_update_elem(&packet_flows, flow, made, BPF_ANY);
+		bpf_map_update_elem(&packet_flows, key, made, BPF_ANY);
+	note_client(made->ifindex);
 	count(STAT_PACKET_LEARNING);
 	return PASS;
 }
@@ -334,21 +337,22 @@ GLOBAL int is_wanted(const struct packet *pkt)
 }
 
 /* A SYN of a new flow. NEXT where the packet path does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt, const struct packet_key *of)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow made = {}, *entry;
 	struct packet_profile *profile;
 	struct destination service;
-	struct flow flow;
+	struct packet_key key;
 	__u64 hash;
 
-	if (!pkt || !scratch || !is_wanted(pkt))
+	if (!pkt || !of || !scratch || !is_wanted(pkt))
 		return NEXT;
-	flow = pkt->flow;
-	service = service_of(&flow);
+	key = *of;
+	service = service_of(&pkt->flow);
 	made.since_ns = made.last_ns = bpf_ktime_get_ns();
 	made.ifindex = skb->ifindex;
+	made.turned = is_turned(&pkt->flow);
 	made.client_isn = bpf_ntohl(pkt->tcp.seq);
 	made.held_next = made.server_ack = made.client_isn + 1;
 	made.hop_limit = hop_limit(pkt);
@@ -358,15 +362,15 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 		return NEXT;
 	}
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	if (profile && made.since_ns < profile->bad_until_ns) {
 		count(STAT_PACKET_BAD);
 		return NEXT;
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made.since_ns))
-		return learn(&flow, entry, &made, scratch->options.offers);
+		return learn(&key, entry, &made, scratch->options.offers);
 	promise(&made, profile, &scratch->options);
-	hash = keyed_hash(&flow, made.client_isn, made.since_ns);
+	hash = keyed_hash(&pkt->flow, made.client_isn, made.since_ns);
 	made.node_isn = hash;
 	made.client_ack = made.node_isn + 1;
 	made.node_ts = (__u32)(hash >> 32) + (__u32)(made.since_ns / 1000000);
@@ -381,11 +385,12 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	 * another CPU still has. */
 	if (entry)
 		*entry = made;
-	else if (bpf_map_update_elem(&packet_flows, &flow, &made, BPF_NOEXIST)) {
+	else if (bpf_map_update_elem(&packet_flows, &key, &made, BPF_NOEXIST)) {
 		leave_half_open(made.prefix, false);
 		count(STAT_PACKET_FULL);
 		return NEXT;
 	}
+	note_client(made.ifindex);
 	count(STAT_PACKET_TAKEN);
 	return PASS;
 }
@@ -405,18 +410,19 @@ static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
-GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		  const struct packet_key *of)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	struct flow flow;
+	struct packet_key key;
 	__u32 state;
 	int verdict;
 
-	if (!pkt || !scratch)
+	if (!pkt || !of || !scratch)
 		return NEXT;
-	flow = pkt->flow;
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
+	key = *of;
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
 		/* The server decides, and answers an ACK if it still has the flow. */
 		count(STAT_PACKET_BUSY);
@@ -427,16 +433,16 @@ GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	if (!is_plain(pkt, at))
 		scratch->options.unknown = true;
 	if (!entry || has_ended(entry)) {
-		verdict = open_flow(skb, pkt);
+		verdict = open_flow(skb, pkt, of);
 		if (verdict == NEXT && entry)
 			/* It would translate the new connection by the old numbers. */
-			bpf_map_delete_elem(&packet_flows, &flow);
-		entry = bpf_map_lookup_elem(&packet_flows, &flow);
+			bpf_map_delete_elem(&packet_flows, &key);
+		entry = bpf_map_lookup_elem(&packet_flows, &key);
 		if (verdict == NEXT || !entry || entry->state != PACKET_ANSWERED)
 			return verdict;
 		answer_syn(skb, pkt, entry);
 		strip_syn(skb, pkt, entry);
-		store_syn(skb, pkt);
+		store_syn(skb, pkt, of);
 		return PASS;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -514,13 +520,13 @@ static long hold_piece(__u32 index, struct cutting *cut)
 /* Holds what the client sends before its server has answered; false if the server has
  * answered meanwhile, and the segment may go on. */
 GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		struct packet_flow *entry)
+		struct packet_flow *entry, const struct packet_key *key)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct cutting cut = { .skb = skb };
 	__u32 whole, head;
 
-	if (!pkt || !entry || !scratch)
+	if (!pkt || !entry || !key || !scratch)
 		return true;
 	head = pkt->tcp.doff * 4;
 	whole = pkt->l2_bytes + (pkt->family == AF_INET ?
@@ -532,7 +538,7 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	/* Data must not carry an older timestamp than a repeated SYN (PAWS). */
 	if ((__s32)(scratch->options.ts_value - entry->client_ts) > 0)
 		entry->client_ts = scratch->options.ts_value;
-	cut.key.flow = pkt->flow;
+	cut.key.flow = *key;
 	cut.entry = entry;
 	cut.at = at + head;
 	cut.left = whole - at - head;
@@ -545,28 +551,28 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	return !cut.open;
 }
 
-/* Notes the end that a segment announces. `ahead`: how far it is ahead of what its
- * receiver has acknowledged; a reset that its receiver will not believe ends nothing. */
-static __always_inline void note_end(struct packet_flow *entry, const struct tcphdr *tcp,
-				     __u32 fin, __u32 ahead)
+/* Notes the end that the segment in hand announces. `ahead`: how far it is ahead of what
+ * its receiver has acknowledged; a reset that its receiver will not believe ends nothing. */
+static __always_inline void note_end(struct packet_flow *entry, __u8 flags, __u32 fin,
+				     __u32 ahead)
 {
-	entry->last_ns = bpf_ktime_get_ns();
-	if (tcp->fin)
+	entry->last_ns = bpf_ktime_get_coarse_ns();
+	if (flags & TCP_FIN)
 		__sync_fetch_and_or(&entry->ended, fin);
-	if (tcp->rst && ahead <= RESET_AHEAD_MAX)
+	if (flags & TCP_RST && ahead <= RESET_AHEAD_MAX)
 		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
-	else if (!tcp->rst && entry->ended & PACKET_RESET)
+	else if (!(flags & TCP_RST) && entry->ended & PACKET_RESET)
 		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
 }
 
 /* Translates a segment of the client. */
-GLOBAL int translate_in(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-			struct packet_flow *entry)
+GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	const __u8 *header;
 
-	if (!pkt || !entry || !scratch)
+	if (!entry || !scratch)
 		return PASS;
 	how.header = &scratch->header;
 	how.ack = -entry->seq_delta;
@@ -574,11 +580,13 @@ GLOBAL int translate_in(struct __sk_buff *skb, const struct packet *pkt, __u32 a
 	/* The client scales by its own shift if it was promised to be understood. */
 	if (!(entry->granted & OFFERS_WINDOW_SCALE))
 		how.widen = entry->client_shift;
-	translate(skb, at, pkt->tcp.doff * 4, &how);
-	note_end(entry, &pkt->tcp, PACKET_FIN_CLIENT,
-		 bpf_ntohl(pkt->tcp.seq) - entry->server_ack);
-	if (pkt->tcp.ack)
-		entry->client_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	if (!translate(skb, at, bytes, &how))
+		return PASS;
+	header = scratch->header.before;
+	note_end(entry, header[TCP_FLAGS_AT], PACKET_FIN_CLIENT,
+		 read_number(header + TCP_SEQ_AT) - entry->server_ack);
+	if (header[TCP_FLAGS_AT] & TCP_ACK)
+		entry->client_ack = read_number(header + TCP_ACK_AT);
 	return PASS;
 }
 
@@ -610,37 +618,36 @@ GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 a
 /* A reset of the client before the server has answered. */
 static __always_inline int on_early_reset(struct __sk_buff *skb, const struct packet *pkt,
 					  __u32 at, struct packet_flow *entry,
-					  const struct flow *flow)
+					  const struct packet_key *key)
 {
 	/* Another number: the client or the node resets an older connection. */
 	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
 		return PASS;
 	if (entry->state == PACKET_HELD)
 		/* Behind the data; on its own the firewall would not know its connection. */
-		return hold(skb, pkt, at, entry) ? DROP : translate_in(skb, pkt, at, entry);
+		return hold(skb, pkt, at, entry, key) ? DROP :
+						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
 	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
-		close_early(flow, entry);
+		close_early(key, entry);
 	return PASS;
 }
 
 /* A segment of the client, whose first was a SYN that the node answered. */
 GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		       struct packet_flow *entry)
+		       struct packet_flow *entry, const struct packet_key *of)
 {
 	struct packet_syn *syn;
-	struct flow flow;
+	struct packet_key key;
 
-	if (!pkt || !entry)
+	if (!pkt || !entry || !of)
 		return PASS;
-	flow = pkt->flow;
-	if (entry->state == PACKET_OPEN)
-		return translate_in(skb, pkt, at, entry);
+	key = *of;
 	if (entry->state == PACKET_GIVEN_UP)
 		return reset_client(skb, pkt, at, entry);
 	if (!is_half_open(entry->state) && entry->state != PACKET_HELD)
 		return PASS;
 	if (pkt->tcp.rst)
-		return on_early_reset(skb, pkt, at, entry, &flow);
+		return on_early_reset(skb, pkt, at, entry, &key);
 	/* What does not fit passes untouched: a forged SYN on the tuple of a connection
 	 * that is older than this program must not harm it. */
 	if (!pkt->tcp.ack || pkt->tcp.syn)
@@ -649,44 +656,58 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
-		syn = bpf_map_lookup_elem(&packet_syns, &flow);
+		syn = bpf_map_lookup_elem(&packet_syns, &key);
 		if (syn)
 			syn->validated = true;
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
-		bpf_map_delete_elem(&packet_syns, &flow);
+		bpf_map_delete_elem(&packet_syns, &key);
 		count(STAT_PACKET_OPENED);
 	}
-	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
+	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry, &key))
 		return DROP;
-	return translate_in(skb, pkt, at, entry);
+	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
+}
+
+/* Whether a segment is the first of a connection. */
+static __always_inline bool opens(const struct view *view)
+{
+	return (view->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
 SEC("classifier")
 int packet_in(struct __sk_buff *skb)
 {
+	__u32 ifindex = skb->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct packet_flow *entry;
 	struct packet *pkt;
-	struct flow flow;
-	__u32 at;
+	struct view view;
 
-	if (skb->vlan_present || skb->pkt_type != PACKET_HOST)
+	if (!device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
+	    !view_segment(skb, device->l2_bytes, &view))
 		return NEXT;
-	pkt = parse_segment(skb, 0, &at);
-	if (!pkt)
+	if (opens(&view)) {
+		pkt = parse_segment(skb, 0, device->l2_bytes);
+		return pkt ? on_syn(skb, pkt, view.at, &view.key) : NEXT;
+	}
+	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
+	if (!entry || entry->state == PACKET_LEARNING)
 		return NEXT;
-	if (pkt->tcp.syn && !pkt->tcp.ack && !pkt->tcp.rst)
-		return on_syn(skb, pkt, at);
-	flow = pkt->flow;
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
-	if (!entry || entry->ifindex != skb->ifindex || entry->state == PACKET_LEARNING)
+	if (view.turned != entry->turned)
+		/* The server's: translated where it leaves to the client. */
+		return PASS;
+	if (entry->ifindex != ifindex)
 		return NEXT;
-	return from_client(skb, pkt, at, entry);
+	if (entry->state == PACKET_OPEN)
+		return translate_in(skb, entry, view.at, view.bytes);
+	pkt = parse_segment(skb, 0, device->l2_bytes);
+	return pkt ? from_client(skb, pkt, view.at, entry, &view.key) : NEXT;
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
  * not offered stays as it was. */
-GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entry, __u32 window)
+GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry, __u32 window)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile made = {}, *profile;
@@ -694,9 +715,9 @@ GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entr
 	__u64 now = bpf_ktime_get_ns();
 	__u8 offered;
 
-	if (!flow || !entry || !scratch)
+	if (!of || !entry || !scratch)
 		return 0;
-	service = service_of(flow);
+	service = *of;
 	offered = entry->promised;
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	if (profile)
@@ -722,6 +743,7 @@ GLOBAL int learn_profile(const struct flow *flow, const struct packet_flow *entr
 
 /* A release of what is held. */
 struct release {
+	struct packet_key key;
 	struct __sk_buff *skb;
 	struct segment *segment;
 	__u32 sent;
@@ -730,7 +752,7 @@ struct release {
 /* Releases one segment; 1 ends the release. */
 static long release_piece(__u32 index, struct release *release)
 {
-	struct packet_held_key key = { .flow = release->segment->flow, .index = index };
+	struct packet_held_key key = { .flow = release->key, .index = index };
 	struct packet_held *held = bpf_map_lookup_elem(&packet_held, &key);
 
 	if (!held)
@@ -753,19 +775,23 @@ static long release_piece(__u32 index, struct release *release)
  * that becomes them is one of the server's. `reset`: the reset of an older connection
  * instead. */
 GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
-		      struct packet_flow *entry, __u32 reset)
+		      struct packet_flow *entry, const struct packet_key *key, __u32 reset)
 {
 	struct release release = { .skb = skb };
 	struct packet_scratch *scratch = scratch_area();
 	struct segment *segment;
 	__u32 at;
 
-	if (!pkt || !entry || !scratch)
+	if (!pkt || !entry || !key || !scratch)
 		return DROP;
 	segment = &scratch->segment;
 	__builtin_memset(segment, 0, sizeof(*segment));
 	at = tcp_at(pkt->family, pkt->l2_bytes);
-	segment->flow = reversed(&pkt->flow);
+	release.key = *key;
+	segment->flow.client = pkt->flow.server;
+	segment->flow.server = pkt->flow.client;
+	segment->flow.client_port = pkt->flow.server_port;
+	segment->flow.server_port = pkt->flow.client_port;
 	segment->family = pkt->family;
 	segment->l2_bytes = pkt->l2_bytes;
 	segment->hop_limit = entry->hop_limit;
@@ -832,56 +858,58 @@ static __always_inline void accept(struct packet_flow *entry, const struct packe
 
 /* A SYN-ACK on its way to the client. */
 GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		      struct packet_flow *entry)
+		      struct packet_flow *entry, const struct packet_key *of)
 {
 	struct packet_scratch *scratch = scratch_area();
-	struct flow flow;
+	struct destination service;
+	struct packet_key key;
 	__u32 state;
 
-	if (!pkt || !entry || !scratch)
+	if (!pkt || !entry || !of || !scratch)
 		return PASS;
-	flow = reversed(&pkt->flow);
+	service = service_from(&pkt->flow);
+	key = *of;
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
 		/* A new connection: the server has lost the old one. */
 		if (entry->state == PACKET_OPEN)
-			bpf_map_delete_elem(&packet_flows, &flow);
+			bpf_map_delete_elem(&packet_flows, &key);
 		return NEXT;
 	}
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
 		return NEXT;
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
-		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
-		bpf_map_delete_elem(&packet_flows, &flow);
+		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
+		bpf_map_delete_elem(&packet_flows, &key);
 		return NEXT;
 	}
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
 		accept(entry, pkt, &scratch->options);
-		learn_profile(&flow, entry, bpf_ntohs(pkt->tcp.window));
+		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
-			mark_bad(&flow);
+			mark_bad(&service);
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
 			return DROP;
 		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
 			count(STAT_PACKET_OPENED);
-			bpf_map_delete_elem(&packet_syns, &flow);
+			bpf_map_delete_elem(&packet_syns, &key);
 		}
-		return turn_round(skb, pkt, entry, false);
+		return turn_round(skb, pkt, entry, &key, false);
 	}
 	if (state == PACKET_ACCEPTED)
 		return probe_client(skb, pkt, entry);
 	/* The node's ACK was lost. */
-	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, false) : DROP;
+	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, &key, false) : DROP;
 }
 
 /* Translates a segment of the server. */
-GLOBAL int translate_out(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-			 struct packet_flow *entry)
+GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	const __u8 *header;
 
-	if (!pkt || !entry || !scratch)
+	if (!entry || !scratch)
 		return PASS;
 	how.header = &scratch->header;
 	how.seq = entry->seq_delta;
@@ -889,22 +917,27 @@ GLOBAL int translate_out(struct __sk_buff *skb, const struct packet *pkt, __u32 
 	if (entry->granted & OFFERS_WINDOW_SCALE)
 		how.widen = entry->server_shift;
 	how.narrow = entry->promised_shift;
-	translate(skb, at, pkt->tcp.doff * 4, &how);
-	note_end(entry, &pkt->tcp, PACKET_FIN_SERVER,
-		 bpf_ntohl(pkt->tcp.seq) + entry->seq_delta - entry->client_ack);
-	if (pkt->tcp.ack)
-		entry->server_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	if (!translate(skb, at, bytes, &how))
+		return PASS;
+	header = scratch->header.before;
+	note_end(entry, header[TCP_FLAGS_AT], PACKET_FIN_SERVER,
+		 read_number(header + TCP_SEQ_AT) + entry->seq_delta - entry->client_ack);
+	if (header[TCP_FLAGS_AT] & TCP_ACK)
+		entry->server_ack = read_number(header + TCP_ACK_AT);
 	return NEXT;
 }
 
 /* A segment other than a SYN-ACK from a server that has not accepted the flow. */
-static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
-					    __u32 at, struct packet_flow *entry,
-					    const struct flow *flow)
+GLOBAL int on_early_segment(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+			    struct packet_flow *entry, const struct packet_key *key)
 {
 	struct packet_scratch *scratch = scratch_area();
-	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
+	struct destination service;
+	bool fits;
 
+	if (!pkt || !entry || !key)
+		return NEXT;
+	fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
 	if (pkt->tcp.rst) {
 		if (!pkt->tcp.ack || !fits || !scratch ||
 		    !load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
@@ -914,47 +947,49 @@ static __always_inline int on_early_segment(struct __sk_buff *skb, const struct 
 		write_number(scratch->header.after + 4, entry->node_isn + 1);
 		store_header(skb, &scratch->header, at);
 		count(STAT_PACKET_REFUSED);
-		mark_bad(flow);
-		close_early(flow, entry);
+		service = service_from(&pkt->flow);
+		mark_bad(&service);
+		close_early(key, entry);
 		return NEXT;
 	}
 	/* The server still has an older connection with these addresses: reset it as a
 	 * client in SYN-SENT would (RFC 9293 section 3.10.7.3). The SYN is sent again. */
 	if (pkt->tcp.ack && !fits && entry->state == PACKET_HELD)
-		return turn_round(skb, pkt, entry, true);
+		return turn_round(skb, pkt, entry, key, true);
 	return NEXT;
 }
 
 SEC("classifier")
 int packet_out(struct __sk_buff *skb)
 {
+	__u32 ifindex = skb->ifindex;
 	struct packet_flow *entry;
+	struct device *device;
 	struct packet *pkt;
-	struct flow flow;
-	__u32 at, state;
+	struct view view;
 
-	if (skb->vlan_present)
+	if (skb->vlan_present || !has_clients(ifindex))
 		return NEXT;
-	pkt = parse_segment(skb, 1, &at);
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	if (!device || !view_segment(skb, device->l2_bytes, &view))
+		return NEXT;
+	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
+	if (!entry || entry->ifindex != ifindex || view.turned == entry->turned)
+		return NEXT;
+	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN))
+		return translate_out(skb, entry, view.at, view.bytes);
+	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
+	 * the scratch area is touched. */
+	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&
+	    sequence_at(skb, view.at) == entry->node_isn)
+		return PASS;
+	pkt = parse_segment(skb, 1, device->l2_bytes);
 	if (!pkt)
 		return NEXT;
-	flow = reversed(&pkt->flow);
-	entry = bpf_map_lookup_elem(&packet_flows, &flow);
-	if (!entry || entry->ifindex != skb->ifindex)
-		return NEXT;
-	if (pkt->tcp.syn && pkt->tcp.ack) {
-		/* The node's own. It is sent by a program that runs on this CPU: nothing
-		 * before this line may touch the scratch area. */
-		if (bpf_ntohl(pkt->tcp.seq) == entry->node_isn &&
-		    entry->state != PACKET_LEARNING)
-			return PASS;
-		return on_syn_ack(skb, pkt, at, entry);
-	}
-	state = entry->state;
-	if (state == PACKET_OPEN)
-		return translate_out(skb, pkt, at, entry);
-	if (is_half_open(state) || state == PACKET_HELD)
-		return on_early_segment(skb, pkt, at, entry, &flow);
+	if (pkt->tcp.syn && pkt->tcp.ack)
+		return on_syn_ack(skb, pkt, view.at, entry, &view.key);
+	if (is_half_open(entry->state) || entry->state == PACKET_HELD)
+		return on_early_segment(skb, pkt, view.at, entry, &view.key);
 	return NEXT;
 }
 
@@ -1003,11 +1038,13 @@ static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
 }
 
 /* Looks after one entry. */
-static long sweep_flow(void *map, const struct flow *key, struct packet_flow *entry,
+static long sweep_flow(void *map, const struct packet_key *at, struct packet_flow *entry,
 		       struct sweep *sweep)
 {
-	struct flow flow = *key;
+	struct packet_key key = *at;
 	__u32 state = entry->state;
+	struct destination service;
+	struct flow flow;
 
 	sweep->left += 1;
 	if (state == PACKET_HELD) {
@@ -1015,7 +1052,9 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 		    !change(entry, PACKET_HELD, PACKET_GIVEN_UP))
 			return 0;
 		count(STAT_PACKET_GIVEN_UP);
-		mark_bad(&flow);
+		flow = flow_of(&key, entry->turned);
+		service = service_of(&flow);
+		mark_bad(&service);
 	} else {
 		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
 		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
@@ -1024,9 +1063,9 @@ static long sweep_flow(void *map, const struct flow *key, struct packet_flow *en
 			leave_half_open(entry->prefix, false);
 		sweep->removed += 1;
 		sweep->left -= 1;
-		bpf_map_delete_elem(map, &flow);
+		bpf_map_delete_elem(map, &key);
 	}
-	discard_held(&flow);
+	discard_held(&key);
 	return 0;
 }
 

@@ -2,7 +2,7 @@
 /* The maps of the packet path, and its half-open budget. */
 #pragma once
 #include "packet.h"
-#include "translate.h"
+#include "packet_view.h"
 
 /* The verdicts here. PASS ends the chain of programs: the socket path must not see a
  * segment of a flow of the packet path. */
@@ -14,7 +14,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 32768);
-	__type(key, struct flow);
+	__type(key, struct packet_key);
 	__type(value, struct packet_flow);
 } packet_flows SEC(".maps");
 
@@ -29,7 +29,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
-	__type(key, struct flow);
+	__type(key, struct packet_key);
 	__type(value, struct packet_syn);
 } packet_syns SEC(".maps");
 
@@ -132,24 +132,19 @@ static __always_inline __u32 tcp_at(__u32 family, __u32 l2_bytes)
 	       (family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
-/* Parses a segment whose IP header has no options. Returns the packet, or NULL if it is
- * none. */
+/* The whole of a segment that was viewed, or NULL. */
 static __always_inline struct packet *parse_segment(struct __sk_buff *skb, __u32 direction,
-						    __u32 *at)
+						    __u32 l2_bytes)
 {
 	struct packet *pkt = bpf_map_lookup_elem(&packet_in_hand, &direction);
-	__u32 ifindex = skb->ifindex;
-	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	__u32 at;
 
-	if (!pkt || !device)
+	if (!pkt)
 		return NULL;
 	pkt->fragment = FRAGMENT_NONE;
-	pkt->l2_bytes = device->l2_bytes ? ETH_HLEN : 0;
-	*at = parse_ip(skb, pkt, pkt->l2_bytes);
-	if (!*at || pkt->protocol != IPPROTO_TCP || pkt->fragment ||
-	    *at != tcp_at(pkt->family, pkt->l2_bytes) || !parse_tcp(skb, pkt, *at))
-		return NULL;
-	return pkt;
+	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
+	at = parse_ip(skb, pkt, pkt->l2_bytes);
+	return at && parse_tcp(skb, pkt, at) ? pkt : NULL;
 }
 
 static __always_inline struct packet_scratch *scratch_area(void)
@@ -166,18 +161,41 @@ static __always_inline struct packet_control *control_of_node(void)
 	return bpf_map_lookup_elem(&packet_control, &only);
 }
 
+/* Notes that an interface has a client. */
+static __always_inline void note_client(__u32 ifindex)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control)
+		control->clients[ifindex % PACKET_CLIENTS] = true;
+}
+
+/* Whether flows of clients at an interface may need translation. */
+static __always_inline bool has_clients(__u32 ifindex)
+{
+	const struct packet_control *control = control_of_node();
+
+	return control && control->clients[ifindex % PACKET_CLIENTS];
+}
+
+/* The destination of a segment to the server. */
 static __always_inline struct destination service_of(const struct flow *flow)
 {
 	return (struct destination){ .ip = flow->server, .port = flow->server_port };
 }
 
+/* That of its flow, from a segment of the server. */
+static __always_inline struct destination service_from(const struct flow *flow)
+{
+	return (struct destination){ .ip = flow->client, .port = flow->client_port };
+}
+
 /* How long a destination gets no promises after it broke one. */
 #define BAD_NS 30000000000ull
 
-static __always_inline void mark_bad(const struct flow *flow)
+static __always_inline void mark_bad(const struct destination *service)
 {
-	struct destination service = service_of(flow);
-	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, service);
 
 	if (profile)
 		profile->bad_until_ns = bpf_ktime_get_ns() + BAD_NS;
@@ -259,22 +277,26 @@ static long discard_piece(__u32 index, struct discard *discard)
 	return bpf_map_delete_elem(&packet_held, &discard->key) != 0;
 }
 
-static __always_inline void discard_held(const struct flow *flow)
+GLOBAL int discard_held(const struct packet_key *key)
 {
-	struct discard discard = { .key.flow = *flow };
+	struct discard discard = {};
 
-	bpf_map_delete_elem(&packet_syns, flow);
+	if (!key)
+		return 0;
+	discard.key.flow = *key;
+	bpf_map_delete_elem(&packet_syns, &discard.key.flow);
 	bpf_loop(PACKET_HELD_MAX, discard_piece, &discard, 0);
+	return 0;
 }
 
 /* Closes a flow in a state before OPEN. */
-static __always_inline void close_early(const struct flow *flow, struct packet_flow *entry)
+static __always_inline void close_early(const struct packet_key *key, struct packet_flow *entry)
 {
 	__u32 state = entry->state;
 
 	if (state != PACKET_CLOSED && change(entry, state, PACKET_CLOSED) && is_half_open(state))
 		leave_half_open(entry->prefix, false);
-	discard_held(flow);
+	discard_held(key);
 }
 
 /* Reads one option; 1 ends the walk. */

@@ -15,6 +15,8 @@
 #define TCP_OPTION_TIMESTAMPS 8	      /* RFC 7323 section 3 */
 #define TCP_HEADER_MAX 60
 #define TCP_OPTIONS_MAX 40
+#define TCP_SEQ_AT 4
+#define TCP_ACK_AT 8
 #define TCP_CHECKSUM_AT 16
 #define TCP_FLAGS_AT 13
 #define TCP_FIN 1
@@ -148,9 +150,9 @@ static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 byt
 
 	if (!load_header(skb, header, at, bytes))
 		return false;
-	add_number(header->after + offsetof(struct tcphdr, seq), how->seq);
+	add_number(header->after + TCP_SEQ_AT, how->seq);
 	if (header->after[TCP_FLAGS_AT] & TCP_ACK)
-		add_number(header->after + offsetof(struct tcphdr, ack_seq), how->ack);
+		add_number(header->after + TCP_ACK_AT, how->ack);
 	window = (__u32)header->after[14] << 8 | header->after[15];
 	window = window << how->widen >> how->narrow;
 	if (window > 0xffff)

@@ -201,6 +201,15 @@ enum packet_state {
 	PACKET_REMOVED,  /* the sweep has claimed it */
 };
 
+/* By what the packet path finds the flow of a segment of either direction: the end with
+ * the lower port, or if they are equal with the lower address, is the first. */
+struct packet_key {
+	struct address first;
+	struct address second;
+	__be16 first_port;
+	__be16 second_port;
+};
+
 /* A flow of the packet path. Sequence numbers and timestamps are in host order. */
 struct packet_flow {
 	__u64 since_ns; /* of its SYN (CLOCK_MONOTONIC) */
@@ -227,7 +236,7 @@ struct packet_flow {
 	__u8 promised_shift;
 	__u8 server_shift;
 	__u8 hop_limit; /* of the client's SYN */
-	__u8 pad;
+	__u8 turned;	/* the client is the second of the key */
 	__u64 prefix; /* of the client */
 };
 #define PACKET_FIN_CLIENT 1
@@ -252,11 +261,13 @@ struct packet_prefix {
 	__u32 validated; /* a client of it has completed a handshake */
 };
 
+#define PACKET_CLIENTS 1024
 /* The state of the packet path as a whole. */
 struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 pad;
+	__u8 clients[PACKET_CLIENTS]; /* by ifindex, modulo: it has had a client */
 };
 
 #define PACKET_SYN_MAX 128
@@ -277,7 +288,7 @@ struct packet_syn {
 #define PACKET_PAYLOAD_MAX 1536
 
 struct packet_held_key {
-	struct flow flow;
+	struct packet_key flow;
 	__u32 index;
 };
 

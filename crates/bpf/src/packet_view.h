@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the packet path reads of each segment, by direct packet access: most belong to an
+ * open flow, or to none. */
+#pragma once
+#include "packet.h"
+#include "translate.h"
+
+/* The first byte of an IPv4 header without options. */
+#define IPV4_WITHOUT_OPTIONS 0x45
+
+/* A segment, and by what its flow is found. */
+struct view {
+	struct packet_key key;
+	__u32 at;     /* of the TCP header in the frame */
+	__u32 bytes;  /* of the TCP header */
+	__u32 flags;  /* byte 13 of it */
+	__u32 turned; /* its source is the second of the key */
+};
+
+static __always_inline bool is_before(const __u32 *one, const __u32 *other)
+{
+	for (int i = 0; i < 4; i++)
+		if (one[i] != other[i])
+			return one[i] < other[i];
+	return false;
+}
+
+/* Whether the source of a segment is the second of its flow's key. */
+static __always_inline bool is_turned(const struct flow *flow)
+{
+	if (flow->client_port != flow->server_port)
+		return flow->client_port > flow->server_port;
+	return is_before(flow->server.word, flow->client.word);
+}
+
+static __always_inline struct packet_key key_of(const struct flow *flow)
+{
+	if (is_turned(flow))
+		return (struct packet_key){ flow->server, flow->client, flow->server_port,
+					    flow->client_port };
+	return (struct packet_key){ flow->client, flow->server, flow->client_port,
+				    flow->server_port };
+}
+
+/* The flow of an entry, from its client. */
+static __always_inline struct flow flow_of(const struct packet_key *key, bool turned)
+{
+	struct flow flow = { key->first, key->second, key->first_port, key->second_port };
+
+	return turned ? reversed(&flow) : flow;
+}
+
+/* `descends`: the source has the higher address. */
+static __always_inline void view_tcp(struct view *view, const __u8 *tcp, bool descends)
+{
+	__be16 from = *(const __be16 *)tcp, to = *(const __be16 *)(tcp + 2);
+
+	view->bytes = (tcp[12] >> 4) * 4;
+	view->flags = tcp[TCP_FLAGS_AT];
+	view->turned = from == to ? descends : from > to;
+	view->key.first_port = view->turned ? to : from;
+	view->key.second_port = view->turned ? from : to;
+}
+
+static __always_inline bool view_ipv4(const __u8 *ip, const __u8 *end, struct view *view)
+{
+	const struct iphdr *header = (const struct iphdr *)ip;
+	const __u8 *tcp = ip + sizeof(*header);
+
+	if (tcp + sizeof(struct tcphdr) > end || ip[0] != IPV4_WITHOUT_OPTIONS ||
+	    header->protocol != IPPROTO_TCP || header->frag_off & bpf_htons(IP_OFFSET | IP_MF))
+		return false;
+	view_tcp(view, tcp, header->saddr > header->daddr);
+	view->key.first = mapped(view->turned ? header->daddr : header->saddr);
+	view->key.second = mapped(view->turned ? header->saddr : header->daddr);
+	return true;
+}
+
+static __always_inline bool view_ipv6(const __u8 *ip, const __u8 *end, struct view *view)
+{
+	const struct ipv6hdr *header = (const struct ipv6hdr *)ip;
+	const __u8 *tcp = ip + sizeof(*header);
+
+	if (tcp + sizeof(struct tcphdr) > end || header->nexthdr != IPPROTO_TCP)
+		return false;
+	view_tcp(view, tcp,
+		 is_before(header->daddr.in6_u.u6_addr32, header->saddr.in6_u.u6_addr32));
+	view->key.first = address_of(view->turned ? &header->daddr : &header->saddr);
+	view->key.second = address_of(view->turned ? &header->saddr : &header->daddr);
+	return !is_mapped(&view->key.first) && !is_mapped(&view->key.second);
+}
+
+/* Reads the segment whose IP header is at `at`, if it is whole and has no IP options;
+ * false for any other packet, and where a header is not in the linear part. */
+static __always_inline bool view_headers(struct __sk_buff *skb, __u32 at, struct view *view)
+{
+	const __u8 *end = (const __u8 *)(unsigned long)skb->data_end;
+	const __u8 *ip = (const __u8 *)(unsigned long)skb->data;
+	bool seen;
+
+	/* No supported link layer has a longer header; the verifier needs a bound. */
+	if (at > ETH_HLEN)
+		return false;
+	ip += at;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		seen = view_ipv4(ip, end, view);
+		view->at = at + sizeof(struct iphdr);
+	} else {
+		seen = skb->protocol == bpf_htons(ETH_P_IPV6) && view_ipv6(ip, end, view);
+		view->at = at + sizeof(struct ipv6hdr);
+	}
+	return seen && view->bytes >= sizeof(struct tcphdr);
+}
+
+/* Reads a segment; false for any other packet. */
+static __always_inline bool view_segment(struct __sk_buff *skb, __u32 at, struct view *view)
+{
+	__u32 most = at + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
+
+	if (view_headers(skb, at, view))
+		return true;
+	/* A device may leave the headers outside the linear part. */
+	if ((long)skb->data_end - (long)skb->data >= most || skb->len <= skb->data_end - skb->data ||
+	    bpf_skb_pull_data(skb, skb->len < most ? skb->len : most))
+		return false;
+	return view_headers(skb, at, view);
+}
+
+/* The sequence number of the segment whose TCP header is at `at`. */
+static __always_inline __u32 sequence_at(struct __sk_buff *skb, __u32 at)
+{
+	__be32 number = 0;
+
+	bpf_skb_load_bytes(skb, at + TCP_SEQ_AT, &number, sizeof(number));
+	return bpf_ntohl(number);
+}
