@@ -174,7 +174,7 @@ impl Store {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.write("write", |transaction| {
             let mut plan = transaction.open_table(PLAN)?;
-            plan.insert("told_us", micros(time.sent))?;
+            plan.insert("sent_us", micros(time.sent))?;
             plan.insert("clock_us", micros(time.clock))?;
             Ok(())
         })
@@ -225,7 +225,7 @@ impl Store {
             epoch: value("epoch")?,
             version: value("version")?,
         };
-        contents.time = match value("told_us")? {
+        contents.time = match value("sent_us")? {
             0 => None,
             sent => Some(StoredClock {
                 sent: Duration::from_micros(sent),

@@ -109,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// The connection below, to be shut down by another thread, say.
+    /// The connection below, for example to be shut down by another thread.
     pub fn socket(&self) -> &TcpStream {
         &self.tls.sock
     }

@@ -36,7 +36,7 @@ pub use sockets::{
     transparent_listener,
 };
 pub(crate) use sockets::{
-    accept, connect, connect_saying, local_address_toward, tcp_socket, upstream_socket,
+    accept, connect, connect_with_data, local_address_toward, tcp_socket, upstream_socket,
 };
 
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.

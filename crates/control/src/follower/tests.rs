@@ -341,7 +341,7 @@ fn reconnects_back_off() {
 }
 
 /// All nodes that plans may have in them.
-fn everybody() -> ToNode {
+fn all_members() -> ToNode {
     ToNode::Members {
         all: true,
         members: (2..10).map(|number| member(number, 7)).collect(),
@@ -353,7 +353,7 @@ fn everybody() -> ToNode {
 #[test]
 fn new_nodes_settle_first() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     orders(&mut follower, S);
     assert!(follower.is_settled(1) && !follower.is_settled(2));
     let soon = S + members::FRESH;

@@ -141,7 +141,7 @@ pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 
 /// Sends the SYN of a connection to `address`, with as many of `bytes` in it as fit (TCP Fast
 /// Open), and returns that number: zero where the kernel does not offer it.
-pub(crate) fn connect_saying(
+pub(crate) fn connect_with_data(
     socket: &Socket,
     address: SocketAddr,
     bytes: &[u8],

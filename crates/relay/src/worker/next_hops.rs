@@ -187,7 +187,7 @@ impl<I: Intercept> Worker<I> {
             // The option and data of TCP Fast Open do not fit into one SYN.
             sys::connect(&socket, peer.address)?;
         } else {
-            let sent = sys::connect_saying(&socket, peer.address, &request)?;
+            let sent = sys::connect_with_data(&socket, peer.address, &request)?;
             request.drain(..sent);
         }
         self.counters.hops_cold.add(1);

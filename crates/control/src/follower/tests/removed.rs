@@ -20,7 +20,7 @@ fn removed(numbers: &[NodeNumber]) -> ToNode {
 #[test]
 fn removed_node_known_a_minute() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S * 2);
     let takes_all = |follower: &Follower| (2..10).all(|node| follower.is_settled(node));
@@ -87,7 +87,7 @@ fn removed_nodes_are_bounded() {
 #[test]
 fn removed_links_not_reported() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     let dead = |to| Link {
         to,
         state: LinkState::Dead,
