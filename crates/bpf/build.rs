@@ -46,6 +46,8 @@ fn main() {
         "types.h",
         "maps.h",
         "packet.h",
+        "packet_icmp.h",
+        "packet_learning.h",
         "packet_path.h",
         "packet_segment.h",
         "rules.h",

@@ -22,6 +22,7 @@ pub(super) fn interface(name: &str) -> Interface {
             port_of: None,
             master: None,
             vlan_on: None,
+            bridge: None,
         },
         forwards_v4: true,
         forwards_v6: true,

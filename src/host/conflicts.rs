@@ -173,6 +173,7 @@ mod tests {
             port_of: None,
             master: None,
             vlan_on: None,
+            bridge: None,
         }
     }
 

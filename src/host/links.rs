@@ -19,14 +19,18 @@ const GROUPS: u32 = 1 | 1 << 7 | 1 << 18 | 1 << 23;
 const RULE_GONE: u16 = 33;
 /// `IFF_UP`
 const UP: u32 = 1;
-/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, and in it `IFLA_INFO_KIND` and
-/// `IFLA_INFO_SLAVE_KIND`.
+/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, and in it `IFLA_INFO_KIND`,
+/// `IFLA_INFO_DATA` and `IFLA_INFO_SLAVE_KIND`.
 const NAME: u16 = 3;
 const BELOW: u16 = 5;
 const MASTER: u16 = 10;
 const INFO: u16 = 18;
 const KIND: u16 = 1;
+const DATA: u16 = 2;
 const PORT_KIND: u16 = 4;
+/// `IFLA_BR_NF_CALL_IPTABLES`, `IFLA_BR_NF_CALL_IP6TABLES`: what a bridge carries passes the hooks
+/// of the firewall for IP.
+const BRIDGE_FILTERS: [u16; 2] = [36, 37];
 
 /// The header that starts the frames of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,9 @@ pub(crate) struct Link {
     pub(crate) master: Option<u32>,
     /// For a VLAN device, the index of the interface below.
     pub(crate) vlan_on: Option<u32>,
+    /// For a bridge, whether a setting of its own has the firewall see what it carries
+    /// (`br_netfilter`).
+    pub(crate) bridge: Option<bool>,
 }
 
 impl Link {
@@ -82,6 +89,7 @@ impl Link {
             port_of: None,
             master: None,
             vlan_on: None,
+            bridge: None,
         };
         let (mut below, mut is_vlan) = (None, false);
         for (kind, value) in attributes(body.get(BODY_BYTES..)?) {
@@ -92,7 +100,11 @@ impl Link {
                 INFO => {
                     let find = |wanted| attributes(value).find(|(kind, _)| *kind == wanted);
                     link.port_of = find(PORT_KIND).map(|(_, value)| text(value));
-                    is_vlan = find(KIND).is_some_and(|(_, value)| text(value) == "vlan");
+                    let kind = find(KIND).map(|(_, value)| text(value));
+                    is_vlan = kind.as_deref() == Some("vlan");
+                    let data = find(DATA).map(|(_, value)| value);
+                    let is_bridge = kind.as_deref() == Some("bridge");
+                    link.bridge = is_bridge.then(|| filters(data.unwrap_or_default()));
                 }
                 _ => (),
             }
@@ -109,6 +121,21 @@ impl Link {
             .as_deref()
             .is_some_and(|kind| layer_two.contains(&kind))
     }
+}
+
+/// Whether a bridge's data (`IFLA_INFO_DATA`) has the firewall see what it carries.
+fn filters(data: &[u8]) -> bool {
+    let mut own = attributes(data).filter(|(kind, _)| BRIDGE_FILTERS.contains(kind));
+    own.any(|(_, value)| value.first().is_some_and(|set| *set != 0))
+}
+
+/// Whether the firewall sees what any bridge of this network namespace carries. Without
+/// `br_netfilter` there is no such setting.
+pub(crate) fn bridges_filter() -> bool {
+    ["iptables", "ip6tables"].iter().any(|family| {
+        let setting = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
+        std::fs::read_to_string(setting).is_ok_and(|set| set.trim() != "0")
+    })
 }
 
 /// The current interfaces.
@@ -168,5 +195,23 @@ impl LinkWatch {
 impl AsRawFd for LinkWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: u8) -> Vec<u8> {
+        let head = [5_u16.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        [head, vec![value, 0, 0, 0]].concat()
+    }
+
+    #[test]
+    fn filtering_bridge_recognized() {
+        let data = |first, second| [attribute(36, first), attribute(37, second)].concat();
+        assert!(!filters(&data(0, 0)));
+        assert!(filters(&data(1, 0)) && filters(&data(0, 1)));
+        assert!(!filters(&attribute(38, 1)));
     }
 }

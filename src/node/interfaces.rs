@@ -143,5 +143,6 @@ fn device(link: &Link, strict: &HashSet<u32>) -> Option<Device> {
     Some(Device {
         layer,
         strict_source: strict.contains(&link.index),
+        tracked: link.bridge.is_some_and(|own| own || host::bridges_filter()),
     })
 }

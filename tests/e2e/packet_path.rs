@@ -6,16 +6,20 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use posthaste_lab::link::Link;
+use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::observing::redirect;
 use crate::support::{
     PORT, Pair, accept, counter, dial, errno, expect_end, expect_reset, firewall_script, line,
-    listen, network, reset, start, target, until,
+    listen, network, reset, start_in, target, until,
 };
 
 mod ends;
+mod icmp;
+mod learning;
+mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
 /// What an operator may have on a router: new connections only from clients, nothing invalid, and
@@ -40,15 +44,20 @@ fn learn(network: &Network, node: &Node, family: Family, listener: &TcpListener)
 
 /// Waits until the programs of the packet path are attached: then the node learns from a first flow.
 fn ready(network: &Network) -> (Node, TcpListener) {
-    let node = start(network, CONFIG);
     let listener = listen(network.server(), PORT);
+    (ready_on(network, network.node(0), &listener), listener)
+}
+
+/// The same for a node on a host of one's choice.
+fn ready_on(network: &Network, host: &Namespace, listener: &TcpListener) -> Node {
+    let node = start_in(host, CONFIG);
     until("the packet path is attached", || {
-        let pair = Pair::open(network, Family::V4, &listener);
+        let pair = Pair::open(network, Family::V4, listener);
         pair.close_client_first();
         redirect(&node, "packet_learning") > 0
     });
-    learn(network, &node, Family::V6, &listener);
-    (node, listener)
+    learn(network, &node, Family::V6, listener);
+    node
 }
 
 #[test]

@@ -11,6 +11,8 @@
  */
 #include "packet_path.h"
 #include "packet_segment.h"
+#include "packet_icmp.h"
+#include "packet_learning.h"
 #include "rules.h"
 
 #define PACKET_HOST 0
@@ -19,7 +21,6 @@
 /* Sequence numbers behind the client's first that a reset before the server's answer
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
-#define ANSWER_HOPS 64
 #define RESET_AHEAD_MAX (1u << 20)
 
 /* The key of the initial sequence numbers (RFC 6528). */
@@ -236,17 +237,16 @@ static __always_inline __u8 *bytes_of_syn(struct packet_syn *syn)
 }
 
 /* Stores the SYN as the server gets it, to be sent again if it is lost. */
-GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt, const struct packet_key *of)
+GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct packet_scratch *scratch = scratch_area();
 	__u32 bytes = skb->len, at;
-	struct packet_key key;
 	struct packet_syn *syn;
 	struct flow flow;
 	__u16 check;
 	__s64 sum;
 
-	if (!pkt || !of || !scratch)
+	if (!pkt || !scratch)
 		return false;
 	syn = &scratch->syn;
 	at = tcp_at(pkt->family, pkt->l2_bytes);
@@ -271,126 +271,122 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt, const stru
 	syn->l2_bytes = pkt->l2_bytes;
 	syn->family = pkt->family;
 	syn->sent_ns = bpf_ktime_get_ns();
-	key = *of;
-	return !bpf_map_update_elem(&packet_syns, &key, syn, BPF_ANY);
+	return !bpf_map_update_elem(&packet_syns, &scratch->key, syn, BPF_ANY);
 }
 
-/* The promises of the node to a client. */
-static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
-				    const struct read_options *offered)
-{
-	made->promised = profile->offers & offered->offers;
-	made->mss = profile->mss;
-	/* The longest payload of a held segment, less the timestamps. */
-	if (made->mss > PACKET_PAYLOAD_MAX - 76)
-		made->mss = PACKET_PAYLOAD_MAX - 76;
-	made->node_window = profile->window;
-	if (made->node_window > PACKET_HELD_MAX * made->mss)
-		made->node_window = PACKET_HELD_MAX * made->mss;
-	if (made->promised & OFFERS_WINDOW_SCALE) {
-		made->promised_shift = profile->shift;
-		made->client_shift = offered->shift;
-	}
-}
-
-/* How long a profile is valid: an option that a server stopped granting is not offered to
- * it any more, so only a forwarded SYN can show that it grants the option again. */
-#define PROFILE_NS (10 * 60 * 1000000000ull)
-
-static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
-{
-	return now - profile->learned_ns < PROFILE_NS;
-}
-
-/* Whether a profile says what the server grants of these options. The client of which it
- * was learned may have offered fewer. */
-static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
-{
-	return is_valid(profile, now) && !(offers & ~profile->tested);
-}
-
-/* Forwards a SYN and lets its SYN-ACK make the profile. */
-static __always_inline int learn(const struct packet_key *key, struct packet_flow *entry,
-				 struct packet_flow *made, __u8 offers)
-{
-	made->state = PACKET_LEARNING;
-	made->promised = offers;
-	if (entry)
-		*entry = *made;
-	else
-		bpf_map_update_elem(&packet_flows, key, made, BPF_ANY);
-	note_client(made->ifindex);
-	count(STAT_PACKET_LEARNING);
-	return PASS;
-}
+/* How a rule wants a flow carried. */
+enum wish {
+	WISH_OTHER,
+	WISH_PACKETS,
+	WISH_OBSERVED, /* by packets, once its client was seen to reach the destination */
+};
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int is_wanted(const struct packet *pkt)
+GLOBAL int wish_of(const struct packet *pkt)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
 	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
-		return false;
-	return find_rule(pkt, &verdict) && verdict.action == ACTION_RELAY &&
-	       verdict.data_path == DATA_PATH_PACKET;
+		return WISH_OTHER;
+	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
+	    verdict.data_path != DATA_PATH_PACKET)
+		return WISH_OTHER;
+	return verdict.observe ? WISH_OBSERVED : WISH_PACKETS;
+}
+
+/* Whether conntrack sees the packets of an interface before this program does: then it
+ * sees the client's acknowledgements in the node's numbers, and calls them invalid. */
+static __always_inline bool is_tracked(__u32 ifindex)
+{
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+
+	return !device || device->tracked;
+}
+
+/* Whether the packet path can carry the flow of a SYN. */
+static __always_inline bool is_fit(struct __sk_buff *skb, const struct packet *pkt,
+				   const struct read_options *options)
+{
+	return !is_tracked(skb->ifindex) && !options->unknown && options->mss_at &&
+	       !pkt->tcp.fin && hop_limit(pkt) > 1;
+}
+
+/* The entry of a SYN that is forwarded and not answered. */
+static __always_inline void describe(struct __sk_buff *skb, const struct packet *pkt,
+				     struct packet_scratch *scratch)
+{
+	struct packet_flow *made = &scratch->flow;
+
+	__builtin_memset(made, 0, sizeof(*made));
+	made->since_ns = made->last_ns = bpf_ktime_get_ns();
+	made->ifindex = skb->ifindex;
+	made->turned = is_turned(&pkt->flow);
+	made->client_isn = bpf_ntohl(pkt->tcp.seq);
+	made->held_next = made->server_ack = made->client_isn + 1;
+	made->hop_limit = hop_limit(pkt);
+	made->epoch = this_epoch();
+	made->promised = scratch->options.offers;
+}
+
+/* Makes it that of a flow that the node answers. */
+static __always_inline void answer(struct packet_flow *made, const struct packet *pkt,
+				   const struct packet_profile *profile,
+				   const struct read_options *options)
+{
+	__u64 hash = keyed_hash(&pkt->flow, made->client_isn, made->since_ns);
+
+	promise(made, profile, options);
+	made->node_isn = hash;
+	made->client_ack = made->node_isn + 1;
+	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
+	made->client_ts = options->ts_value;
+	made->prefix = prefix_of(pkt);
+	made->state = PACKET_ANSWERED;
 }
 
 /* A SYN of a new flow. NEXT where the packet path does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt, const struct packet_key *of)
+GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct packet_scratch *scratch = scratch_area();
-	struct packet_flow made = {}, *entry;
 	struct packet_profile *profile;
 	struct destination service;
-	struct packet_key key;
-	__u64 hash;
+	struct packet_flow *made;
+	int wish;
 
-	if (!pkt || !of || !scratch || !is_wanted(pkt))
+	if (!pkt || !scratch)
 		return NEXT;
-	key = *of;
-	service = service_of(&pkt->flow);
-	made.since_ns = made.last_ns = bpf_ktime_get_ns();
-	made.ifindex = skb->ifindex;
-	made.turned = is_turned(&pkt->flow);
-	made.client_isn = bpf_ntohl(pkt->tcp.seq);
-	made.held_next = made.server_ack = made.client_isn + 1;
-	made.hop_limit = hop_limit(pkt);
-	if (scratch->options.unknown || !scratch->options.mss_at || pkt->tcp.fin ||
-	    !forwardable(skb, pkt) || hop_limit(pkt) <= 1) {
+	wish = wish_of(pkt);
+	/* Limits of the firewall are limits of SYNs, which the node repeats. */
+	if (!wish || (wish == WISH_OBSERVED && is_blocked(bpf_ktime_get_ns())))
+		return NEXT;
+	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
 		return NEXT;
 	}
+	made = &scratch->flow;
+	describe(skb, pkt, scratch);
+	service = service_of(&pkt->flow);
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	entry = bpf_map_lookup_elem(&packet_flows, &key);
-	if (profile && made.since_ns < profile->bad_until_ns) {
+	if (profile && made->since_ns < profile->bad_until_ns) {
 		count(STAT_PACKET_BAD);
 		return NEXT;
 	}
-	if (!profile || !covers(profile, scratch->options.offers, made.since_ns))
-		return learn(&key, entry, &made, scratch->options.offers);
-	promise(&made, profile, &scratch->options);
-	hash = keyed_hash(&pkt->flow, made.client_isn, made.since_ns);
-	made.node_isn = hash;
-	made.client_ack = made.node_isn + 1;
-	made.node_ts = (__u32)(hash >> 32) + (__u32)(made.since_ns / 1000000);
-	made.client_ts = scratch->options.ts_value;
-	made.prefix = prefix_of(pkt);
-	made.state = PACKET_ANSWERED;
+	if (!profile || !covers(profile, scratch->options.offers, made->since_ns))
+		return learn(&pkt->flow, false);
+	if (wish == WISH_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
+		return learn(&pkt->flow, true);
+	answer(made, pkt, profile, &scratch->options);
 	if (!enter_half_open(pkt)) {
 		count(STAT_PACKET_FULL);
 		return NEXT;
 	}
-	/* In place: the elements of a hash are used again at once, under pointers that
-	 * another CPU still has. */
-	if (entry)
-		*entry = made;
-	else if (bpf_map_update_elem(&packet_flows, &key, &made, BPF_NOEXIST)) {
-		leave_half_open(made.prefix, false);
+	if (!store_flow(scratch)) {
+		leave_half_open(made->prefix, false);
 		count(STAT_PACKET_FULL);
 		return NEXT;
 	}
-	note_client(made.ifindex);
+	note_client(made->ifindex);
 	count(STAT_PACKET_TAKEN);
 	return PASS;
 }
@@ -410,39 +406,41 @@ static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
-GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		  const struct packet_key *of)
+GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	struct packet_key key;
 	__u32 state;
 	int verdict;
 
-	if (!pkt || !of || !scratch)
+	if (!pkt || !scratch)
 		return NEXT;
-	key = *of;
-	entry = bpf_map_lookup_elem(&packet_flows, &key);
+	entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
 	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
 		/* The server decides, and answers an ACK if it still has the flow. */
 		count(STAT_PACKET_BUSY);
 		return PASS;
+	}
+	if (entry && entry->state == PACKET_LEARNING) {
+		if (entry->client_isn == bpf_ntohl(pkt->tcp.seq))
+			return PASS;
+		stop_learning(entry, PACKET_CLOSED);
 	}
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
 		return NEXT;
 	if (!is_plain(pkt, at))
 		scratch->options.unknown = true;
 	if (!entry || has_ended(entry)) {
-		verdict = open_flow(skb, pkt, of);
+		verdict = open_flow(skb, pkt);
 		if (verdict == NEXT && entry)
 			/* It would translate the new connection by the old numbers. */
-			bpf_map_delete_elem(&packet_flows, &key);
-		entry = bpf_map_lookup_elem(&packet_flows, &key);
+			bpf_map_delete_elem(&packet_flows, &scratch->key);
+		entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
 		if (verdict == NEXT || !entry || entry->state != PACKET_ANSWERED)
 			return verdict;
 		answer_syn(skb, pkt, entry);
 		strip_syn(skb, pkt, entry);
-		store_syn(skb, pkt, of);
+		store_syn(skb, pkt);
 		return PASS;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -520,13 +518,13 @@ static long hold_piece(__u32 index, struct cutting *cut)
 /* Holds what the client sends before its server has answered; false if the server has
  * answered meanwhile, and the segment may go on. */
 GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		struct packet_flow *entry, const struct packet_key *key)
+		struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct cutting cut = { .skb = skb };
 	__u32 whole, head;
 
-	if (!pkt || !entry || !key || !scratch)
+	if (!pkt || !entry || !scratch)
 		return true;
 	head = pkt->tcp.doff * 4;
 	whole = pkt->l2_bytes + (pkt->family == AF_INET ?
@@ -538,7 +536,7 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	/* Data must not carry an older timestamp than a repeated SYN (PAWS). */
 	if ((__s32)(scratch->options.ts_value - entry->client_ts) > 0)
 		entry->client_ts = scratch->options.ts_value;
-	cut.key.flow = *key;
+	cut.key.flow = scratch->key;
 	cut.entry = entry;
 	cut.at = at + head;
 	cut.left = whole - at - head;
@@ -618,36 +616,35 @@ GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 a
 /* A reset of the client before the server has answered. */
 static __always_inline int on_early_reset(struct __sk_buff *skb, const struct packet *pkt,
 					  __u32 at, struct packet_flow *entry,
-					  const struct packet_key *key)
+					  struct packet_scratch *scratch)
 {
 	/* Another number: the client or the node resets an older connection. */
 	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
 		return PASS;
 	if (entry->state == PACKET_HELD)
 		/* Behind the data; on its own the firewall would not know its connection. */
-		return hold(skb, pkt, at, entry, key) ? DROP :
+		return hold(skb, pkt, at, entry) ? DROP :
 						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
 	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
-		close_early(key, entry);
+		close_early(&scratch->key, entry);
 	return PASS;
 }
 
 /* A segment of the client, whose first was a SYN that the node answered. */
 GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		       struct packet_flow *entry, const struct packet_key *of)
+		       struct packet_flow *entry)
 {
+	struct packet_scratch *scratch = scratch_area();
 	struct packet_syn *syn;
-	struct packet_key key;
 
-	if (!pkt || !entry || !of)
+	if (!pkt || !entry || !scratch)
 		return PASS;
-	key = *of;
 	if (entry->state == PACKET_GIVEN_UP)
 		return reset_client(skb, pkt, at, entry);
 	if (!is_half_open(entry->state) && entry->state != PACKET_HELD)
 		return PASS;
 	if (pkt->tcp.rst)
-		return on_early_reset(skb, pkt, at, entry, &key);
+		return on_early_reset(skb, pkt, at, entry, scratch);
 	/* What does not fit passes untouched: a forged SYN on the tuple of a connection
 	 * that is older than this program must not harm it. */
 	if (!pkt->tcp.ack || pkt->tcp.syn)
@@ -656,15 +653,15 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
-		syn = bpf_map_lookup_elem(&packet_syns, &key);
+		syn = bpf_map_lookup_elem(&packet_syns, &scratch->key);
 		if (syn)
 			syn->validated = true;
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
-		bpf_map_delete_elem(&packet_syns, &key);
+		bpf_map_delete_elem(&packet_syns, &scratch->key);
 		count(STAT_PACKET_OPENED);
 	}
-	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry, &key))
+	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
 		return DROP;
 	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 }
@@ -684,12 +681,13 @@ int packet_in(struct __sk_buff *skb)
 	struct packet *pkt;
 	struct view view;
 
-	if (!device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
-	    !view_segment(skb, device->l2_bytes, &view))
+	if (!device || skb->vlan_present || skb->pkt_type != PACKET_HOST)
 		return NEXT;
+	if (!view_segment(skb, device->l2_bytes, &view))
+		return icmp_in(skb);
 	if (opens(&view)) {
-		pkt = parse_segment(skb, 0, device->l2_bytes);
-		return pkt ? on_syn(skb, pkt, view.at, &view.key) : NEXT;
+		pkt = parse_segment(skb, &view, 0, device->l2_bytes);
+		return pkt ? on_syn(skb, pkt, view.at) : NEXT;
 	}
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->state == PACKET_LEARNING)
@@ -701,49 +699,13 @@ int packet_in(struct __sk_buff *skb)
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
-	pkt = parse_segment(skb, 0, device->l2_bytes);
-	return pkt ? from_client(skb, pkt, view.at, entry, &view.key) : NEXT;
-}
-
-/* A SYN-ACK shows what its server grants of the options that it was offered. What it was
- * not offered stays as it was. */
-GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry, __u32 window)
-{
-	struct packet_scratch *scratch = scratch_area();
-	struct packet_profile made = {}, *profile;
-	struct destination service;
-	__u64 now = bpf_ktime_get_ns();
-	__u8 offered;
-
-	if (!of || !entry || !scratch)
-		return 0;
-	service = *of;
-	offered = entry->promised;
-	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (profile)
-		made.bad_until_ns = profile->bad_until_ns;
-	if (profile && is_valid(profile, now)) {
-		made = *profile;
-		made.tested &= ~offered;
-		made.offers &= ~offered;
-	}
-	if (!made.learned_ns || entry->state == PACKET_LEARNING)
-		made.learned_ns = now;
-	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
-	 * larger, and the smaller one is safe. */
-	made.mss = scratch->options.mss ? scratch->options.mss : 536;
-	made.window = window;
-	if (offered & OFFERS_WINDOW_SCALE)
-		made.shift = scratch->options.shift;
-	made.tested |= offered;
-	made.offers |= scratch->options.offers & offered;
-	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
-	return 0;
+	pkt = parse_segment(skb, &view, 0, device->l2_bytes);
+	return pkt ? from_client(skb, pkt, view.at, entry) : NEXT;
 }
 
 /* A release of what is held. */
 struct release {
-	struct packet_key key;
+	struct packet_held_key key;
 	struct __sk_buff *skb;
 	struct segment *segment;
 	__u32 sent;
@@ -752,9 +714,10 @@ struct release {
 /* Releases one segment; 1 ends the release. */
 static long release_piece(__u32 index, struct release *release)
 {
-	struct packet_held_key key = { .flow = release->key, .index = index };
-	struct packet_held *held = bpf_map_lookup_elem(&packet_held, &key);
+	struct packet_held *held;
 
+	release->key.index = index;
+	held = bpf_map_lookup_elem(&packet_held, &release->key);
 	if (!held)
 		return 1;
 	if (__sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
@@ -766,7 +729,7 @@ static long release_piece(__u32 index, struct release *release)
 		release->sent += 1;
 		count(STAT_PACKET_RELEASED);
 	}
-	bpf_map_delete_elem(&packet_held, &key);
+	bpf_map_delete_elem(&packet_held, &release->key);
 	return 0;
 }
 
@@ -775,19 +738,19 @@ static long release_piece(__u32 index, struct release *release)
  * that becomes them is one of the server's. `reset`: the reset of an older connection
  * instead. */
 GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
-		      struct packet_flow *entry, const struct packet_key *key, __u32 reset)
+		      struct packet_flow *entry, __u32 reset)
 {
 	struct release release = { .skb = skb };
 	struct packet_scratch *scratch = scratch_area();
 	struct segment *segment;
 	__u32 at;
 
-	if (!pkt || !entry || !key || !scratch)
+	if (!pkt || !entry || !scratch)
 		return DROP;
 	segment = &scratch->segment;
 	__builtin_memset(segment, 0, sizeof(*segment));
 	at = tcp_at(pkt->family, pkt->l2_bytes);
-	release.key = *key;
+	release.key.flow = scratch->key;
 	segment->flow.client = pkt->flow.server;
 	segment->flow.server = pkt->flow.client;
 	segment->flow.client_port = pkt->flow.server_port;
@@ -858,21 +821,19 @@ static __always_inline void accept(struct packet_flow *entry, const struct packe
 
 /* A SYN-ACK on its way to the client. */
 GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-		      struct packet_flow *entry, const struct packet_key *of)
+		      struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct destination service;
-	struct packet_key key;
 	__u32 state;
 
-	if (!pkt || !entry || !of || !scratch)
+	if (!pkt || !entry || !scratch)
 		return PASS;
 	service = service_from(&pkt->flow);
-	key = *of;
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
 		/* A new connection: the server has lost the old one. */
 		if (entry->state == PACKET_OPEN)
-			bpf_map_delete_elem(&packet_flows, &key);
+			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
@@ -880,7 +841,9 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
-		bpf_map_delete_elem(&packet_flows, &key);
+		admit(&pkt->flow, entry);
+		stop_learning(entry, PACKET_REMOVED);
+		bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
@@ -892,14 +855,14 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			return DROP;
 		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
 			count(STAT_PACKET_OPENED);
-			bpf_map_delete_elem(&packet_syns, &key);
+			bpf_map_delete_elem(&packet_syns, &scratch->key);
 		}
-		return turn_round(skb, pkt, entry, &key, false);
+		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)
 		return probe_client(skb, pkt, entry);
 	/* The node's ACK was lost. */
-	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, &key, false) : DROP;
+	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, false) : DROP;
 }
 
 /* Translates a segment of the server. */
@@ -927,35 +890,41 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	return NEXT;
 }
 
-/* A segment other than a SYN-ACK from a server that has not accepted the flow. */
-GLOBAL int on_early_segment(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
-			    struct packet_flow *entry, const struct packet_key *key)
+/* The server refuses the flow. */
+GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		      struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct destination service;
-	bool fits;
 
-	if (!pkt || !entry || !key)
+	if (!pkt || !entry || !scratch ||
+	    !load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
 		return NEXT;
-	fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
-	if (pkt->tcp.rst) {
-		if (!pkt->tcp.ack || !fits || !scratch ||
-		    !load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
-			return NEXT;
-		/* The client has the node's SYN-ACK: the next number is the only one that
-		 * resets it (RFC 5961 section 3.2). */
-		write_number(scratch->header.after + 4, entry->node_isn + 1);
-		store_header(skb, &scratch->header, at);
-		count(STAT_PACKET_REFUSED);
-		service = service_from(&pkt->flow);
-		mark_bad(&service);
-		close_early(key, entry);
+	/* The client has the node's SYN-ACK: the next number is the only one that resets it
+	 * (RFC 5961 section 3.2). */
+	write_number(scratch->header.after + TCP_SEQ_AT, entry->node_isn + 1);
+	store_header(skb, &scratch->header, at);
+	count(STAT_PACKET_REFUSED);
+	service = service_from(&pkt->flow);
+	mark_bad(&service);
+	close_early(&scratch->key, entry);
+	return NEXT;
+}
+
+/* A segment other than a SYN-ACK from a server that has not accepted the flow. */
+static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
+					    __u32 at, struct packet_flow *entry)
+{
+	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
+
+	if (!pkt->tcp.ack)
 		return NEXT;
-	}
+	if (pkt->tcp.rst)
+		return fits ? on_refusal(skb, pkt, at, entry) : NEXT;
 	/* The server still has an older connection with these addresses: reset it as a
 	 * client in SYN-SENT would (RFC 9293 section 3.10.7.3). The SYN is sent again. */
-	if (pkt->tcp.ack && !fits && entry->state == PACKET_HELD)
-		return turn_round(skb, pkt, entry, key, true);
+	if (!fits && entry->state == PACKET_HELD)
+		return turn_round(skb, pkt, entry, true);
 	return NEXT;
 }
 
@@ -971,8 +940,10 @@ int packet_out(struct __sk_buff *skb)
 	if (skb->vlan_present || !has_clients(ifindex))
 		return NEXT;
 	device = bpf_map_lookup_elem(&devices, &ifindex);
-	if (!device || !view_segment(skb, device->l2_bytes, &view))
+	if (!device)
 		return NEXT;
+	if (!view_segment(skb, device->l2_bytes, &view))
+		return icmp_out(skb);
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->ifindex != ifindex || view.turned == entry->turned)
 		return NEXT;
@@ -983,13 +954,13 @@ int packet_out(struct __sk_buff *skb)
 	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&
 	    sequence_at(skb, view.at) == entry->node_isn)
 		return PASS;
-	pkt = parse_segment(skb, 1, device->l2_bytes);
+	pkt = parse_segment(skb, &view, 1, device->l2_bytes);
 	if (!pkt)
 		return NEXT;
 	if (pkt->tcp.syn && pkt->tcp.ack)
-		return on_syn_ack(skb, pkt, view.at, entry, &view.key);
+		return on_syn_ack(skb, pkt, view.at, entry);
 	if (is_half_open(entry->state) || entry->state == PACKET_HELD)
-		return on_early_segment(skb, pkt, view.at, entry, &view.key);
+		return on_early_segment(skb, pkt, view.at, entry);
 	return NEXT;
 }
 
@@ -1043,7 +1014,6 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 {
 	struct packet_key key = *at;
 	__u32 state = entry->state;
-	struct destination service;
 	struct flow flow;
 
 	sweep->left += 1;
@@ -1053,14 +1023,15 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 			return 0;
 		count(STAT_PACKET_GIVEN_UP);
 		flow = flow_of(&key, entry->turned);
-		service = service_of(&flow);
-		mark_bad(&service);
+		forget(&flow);
 	} else {
 		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
 		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
 			return 0;
 		if (is_half_open(state))
 			leave_half_open(entry->prefix, false);
+		else if (state == PACKET_LEARNING)
+			leave_learning();
 		sweep->removed += 1;
 		sweep->left -= 1;
 		bpf_map_delete_elem(map, &key);

@@ -100,6 +100,8 @@ struct segment {
 
 /* Work areas that the stack has no room for. */
 struct packet_scratch {
+	struct packet_key key;	 /* of the segment in hand */
+	struct packet_flow flow; /* of the SYN in hand */
 	struct tcp_header header;
 	__u8 original[64];
 	struct read_options options;
@@ -132,26 +134,28 @@ static __always_inline __u32 tcp_at(__u32 family, __u32 l2_bytes)
 	       (family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
-/* The whole of a segment that was viewed, or NULL. */
-static __always_inline struct packet *parse_segment(struct __sk_buff *skb, __u32 direction,
-						    __u32 l2_bytes)
-{
-	struct packet *pkt = bpf_map_lookup_elem(&packet_in_hand, &direction);
-	__u32 at;
-
-	if (!pkt)
-		return NULL;
-	pkt->fragment = FRAGMENT_NONE;
-	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
-	at = parse_ip(skb, pkt, pkt->l2_bytes);
-	return at && parse_tcp(skb, pkt, at) ? pkt : NULL;
-}
-
 static __always_inline struct packet_scratch *scratch_area(void)
 {
 	__u32 only = 0;
 
 	return bpf_map_lookup_elem(&packet_scratch, &only);
+}
+
+/* The whole of a segment that was viewed, or NULL. Its key is in the scratch area then. */
+static __always_inline struct packet *parse_segment(struct __sk_buff *skb, const struct view *view,
+						    __u32 direction, __u32 l2_bytes)
+{
+	struct packet *pkt = bpf_map_lookup_elem(&packet_in_hand, &direction);
+	struct packet_scratch *scratch = scratch_area();
+	__u32 at;
+
+	if (!pkt || !scratch)
+		return NULL;
+	scratch->key = view->key;
+	pkt->fragment = FRAGMENT_NONE;
+	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
+	at = parse_ip(skb, pkt, pkt->l2_bytes);
+	return at && parse_tcp(skb, pkt, at) ? pkt : NULL;
 }
 
 static __always_inline struct packet_control *control_of_node(void)
@@ -287,6 +291,19 @@ GLOBAL int discard_held(const struct packet_key *key)
 	bpf_map_delete_elem(&packet_syns, &discard.key.flow);
 	bpf_loop(PACKET_HELD_MAX, discard_piece, &discard, 0);
 	return 0;
+}
+
+/* Stores the entry of the SYN in hand; false if there is no room. In place of one that is
+ * there: the elements of a hash are used again at once, under pointers that another CPU
+ * still has. */
+static __always_inline bool store_flow(struct packet_scratch *scratch)
+{
+	struct packet_flow *entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
+
+	if (!entry)
+		return !bpf_map_update_elem(&packet_flows, &scratch->key, &scratch->flow, BPF_NOEXIST);
+	*entry = scratch->flow;
+	return true;
 }
 
 /* Closes a flow in a state before OPEN. */

@@ -75,6 +75,9 @@ pub struct Device {
     /// Whether its reverse path filter for IPv4 is strict: it accepts packets only from sources
     /// that are routed through it.
     pub strict_source: bool,
+    /// Whether conntrack sees its packets before the programs do, as on a bridge with
+    /// `br_netfilter`.
+    pub tracked: bool,
 }
 
 /// The generation of the first rules.
@@ -408,6 +411,7 @@ impl Redirect {
                 LinkLayer::None => 0,
             },
             strict_source: device.strict_source.into(),
+            tracked: device.tracked.into(),
         };
         let devices = self.shared.get(map::DEVICES);
         devices.update(&ifindex.to_ne_bytes(), bytes(&value))

@@ -7,7 +7,7 @@ use crate::object::Map;
 const CPUS_MAX: usize = 8192;
 
 /// Name and documentation of each counter, in the order of `enum stat`.
-const STATS: [(&str, &str); 31] = [
+const STATS: [(&str, &str); 33] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
         "half_open_full",
@@ -117,6 +117,14 @@ const STATS: [(&str, &str); 31] = [
     (
         "packet_opened",
         "Flows of the packet path that reached their server.",
+    ),
+    (
+        "packet_icmp_errors",
+        "ICMP errors whose quoted sequence number the packet path translated.",
+    ),
+    (
+        "packet_unlearned",
+        "SYNs forwarded since their destination is not known, and it was not its turn to be learned.",
     ),
 ];
 

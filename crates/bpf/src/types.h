@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct flow) == 36, "no padding");
 struct device {
 	__u32 l2_bytes; /* bytes of its link layer header */
 	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
+	__u32 tracked; /* conntrack has seen its packets before the program does */
 };
 
 /* A destination that failed, or the destination part of a rule look-up. */
@@ -227,6 +228,7 @@ struct packet_flow {
 	__u32 client_ack; /* its last, for the server's resets */
 	__u32 server_ack;
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
+	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__u16 window;	   /* the client's last, in HELD */
 	__u16 node_window; /* in the node's SYN-ACK */
 	__u16 mss;	   /* in it */
@@ -266,8 +268,22 @@ struct packet_prefix {
 struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
-	__u32 pad;
+	__u32 learning;	    /* flows */
 	__u8 clients[PACKET_CLIENTS]; /* by ifindex, modulo: it has had a client */
+};
+
+/* Says that connections of a client with a service pass this host. */
+struct packet_client {
+	__u64 learned_ns;
+	__u32 ifindex; /* of the client */
+	__u32 epoch;
+};
+
+/* The attempts to learn what a destination grants, or whether a client reaches it. */
+struct packet_attempts {
+	__u64 next_ns; /* none before (CLOCK_MONOTONIC) */
+	__u32 tries;
+	__u32 pad;
 };
 
 #define PACKET_SYN_MAX 128
@@ -406,5 +422,7 @@ enum stat {
 	STAT_PACKET_GIVEN_UP, /* flows that no server answered */
 	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
 	STAT_PACKET_OPENED,   /* flows that reached their server */
+	STAT_PACKET_ICMP,     /* ICMP errors that quoted a segment in the node's numbers */
+	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
 	STAT_MAX,
 };

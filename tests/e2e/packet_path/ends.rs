@@ -4,14 +4,14 @@
 use super::*;
 
 /// Bytes that depend on their place.
-fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
+pub(super) fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes)
         .map(|at| u8::try_from((at * 7 + at / 251 + seed) % 256).expect("a byte"))
         .collect()
 }
 
 /// Sends from one end while the other reads, and compares.
-fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize, seed: usize) {
+pub(super) fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize, seed: usize) {
     let sent = pattern(bytes, seed);
     let mut received = vec![0; bytes];
     std::thread::scope(|scope| {
@@ -22,7 +22,7 @@ fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize, seed: usize) {
 }
 
 /// One connection of a kind.
-fn exchange(kind: usize, seed: usize, mut pair: Pair) {
+pub(super) fn exchange(kind: usize, seed: usize, mut pair: Pair) {
     let (client, server) = (&mut pair.client, &mut pair.server);
     match kind {
         // The client, then the server closes first.
@@ -67,7 +67,7 @@ fn exchange(kind: usize, seed: usize, mut pair: Pair) {
 }
 
 /// Makes connections of all kinds up to `kinds`, and checks that they took the packet path.
-fn exchange_all(network: &Network, node: &Node, listener: &TcpListener, kinds: usize) {
+pub(super) fn exchange_all(network: &Network, node: &Node, listener: &TcpListener, kinds: usize) {
     for family in Family::ALL {
         let taken = redirect(node, "packet_taken");
         for seed in 0..3 {

@@ -12,8 +12,14 @@ use posthaste_lab::process::wait_until;
 
 use super::probe::{Connected, Ended, Outcome, Probe, together};
 use super::testbed::{ROUTER, Testbed};
-use crate::support::{MODES, SOON, accepting, binary, counter, ended};
+use crate::observing::redirect;
+use crate::support::{SOON, accepting, binary, counter, ended};
 
+/// How nodes carry connections: the accept modes of relays, and the packet path.
+const WAYS: [&str; 4] = ["early", "strict", "late", PACKET];
+const PACKET: &str = "packet";
+/// The configuration of a node that uses the packet path.
+const PACKET_PATH: &str = "[defaults]\ndata_path = \"packet\"\n";
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
 /// By so much a node may delay connections before it counts as harm: less than what a client waits before it
@@ -106,30 +112,30 @@ impl Row {
     /// # Panics
     /// If a node made a difference, or the router without a node differs from the row.
     pub(super) fn run(&self) {
-        let ways = [None].into_iter().chain(MODES.map(Some));
-        let mut observed = together(ways.map(|mode| move || self.observe(mode))).into_iter();
+        let ways = [None].into_iter().chain(WAYS.map(Some));
+        let mut observed = together(ways.map(|way| move || self.observe(way))).into_iter();
         let without = observed.next().expect("one without a node");
         let wrong = self.lines(&without, |probe, outcomes| !probe.fits(outcomes));
         assert!(wrong.is_empty(), "without a node:\n{wrong}");
         println!("without a node:\n{}", self.lines(&without, |_, _| true));
         let mut failures = String::new();
-        for (mode, with) in MODES.into_iter().zip(observed) {
+        for (way, with) in WAYS.into_iter().zip(observed) {
             let harm = self.harm(&without, &with);
             if harm.is_empty() {
-                println!("{mode}: as without; relayed: {:?}", with.relayed);
+                println!("{way}: as without; relayed: {:?}", with.relayed);
             } else {
-                let _ = writeln!(failures, "{mode}:\n{harm}{}", with.log);
+                let _ = writeln!(failures, "{way}:\n{harm}{}", with.log);
             }
         }
         assert!(failures.is_empty(), "with a node:\n{failures}");
     }
 
     /// Takes all steps, in a network of their own.
-    fn observe(&self, mode: Option<&str>) -> Observed {
+    fn observe(&self, way: Option<&str>) -> Observed {
         let testbed = (self.build)();
         testbed.watch();
         let held = self.steps[0].connect(&testbed);
-        let node = mode.and_then(|mode| self.start(&testbed, mode));
+        let node = way.and_then(|way| self.start(&testbed, way));
         let take = |step: &Step| {
             if let Some(change) = step.change {
                 change(&testbed);
@@ -142,21 +148,22 @@ impl Row {
             steps,
             held: self.steps[0].exchange(held),
             pairs: testbed.watched(),
-            relayed: node.as_ref().map(|node| self.relayed(node)),
+            relayed: node
+                .as_ref()
+                .zip(way)
+                .map(|(node, way)| self.relayed(node, way)),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
         }
     }
 
     /// Starts a node; none if it has to refuse.
-    fn start(&self, testbed: &Testbed, mode: &str) -> Option<Node> {
-        let (host, config) = (
-            testbed.host(ROUTER),
-            format!(
-                "[observe]\ngain_min = \"0s\"\n{}{}",
-                accepting(mode),
-                self.config
-            ),
-        );
+    fn start(&self, testbed: &Testbed, way: &str) -> Option<Node> {
+        let defaults = match way {
+            PACKET => PACKET_PATH.to_owned(),
+            mode => accepting(mode),
+        };
+        let host = testbed.host(ROUTER);
+        let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", self.config);
         let Relaying::Refused(words) = self.relaying else {
             let node = Node::builder(host, binary()).config(&config).observing();
             return Some(node.start().expect("the node becomes ready"));
@@ -173,9 +180,15 @@ impl Row {
     }
 
     /// How many connections were relayed: to their end, if some have to be, or at least begun, if none may.
-    fn relayed(&self, node: &Node) -> u64 {
+    fn relayed(&self, node: &Node, way: &str) -> u64 {
+        let opened = counter(node, "relays_opened");
+        if way == PACKET {
+            let packets = redirect(node, "packet_opened");
+            let none = self.relaying == Relaying::None;
+            return packets + if none { opened } else { 0 };
+        }
         if self.relaying != Relaying::Some {
-            return counter(node, "relays_opened");
+            return opened;
         }
         // A relay may end after its connections; without any this ends at the deadline and is reported.
         let _ = wait_until("finished relay", SOON, || {

@@ -230,6 +230,7 @@ pub(crate) fn device(layer: LinkLayer) -> Device {
     Device {
         layer,
         strict_source: false,
+        tracked: false,
     }
 }
 

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What destinations grant, and who reaches them. A forwarded SYN and its SYN-ACK show
+ * it. The node promises no more than was granted, and where a rule wants destinations
+ * observed, it answers only clients whose connections pass this host: a firewall may
+ * treat a client's neighbour differently.
+ */
+#pragma once
+#include "observe.h"
+#include "packet_path.h"
+
+/* Entries of flows that learn. Destinations without a profile are free to name for who
+ * forges SYNs, and must not fill the flow table. */
+#define LEARNING_MAX 1024
+/* One flow at a time learns the same. Another one may try after a second, and if no
+ * SYN-ACK came this way, the next after 2, 4, ... 256 s: the packets of some servers return
+ * by another path. */
+#define LEARNING_AGAIN_NS 1000000000ull
+#define LEARNING_TRIES_MAX 8
+
+/* Without a client: what a destination grants. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct profile_key);
+	__type(value, struct packet_attempts);
+} packet_attempts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct profile_key);
+	__type(value, struct packet_client);
+} packet_clients SEC(".maps");
+
+/* The promises of the node to a client. */
+static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
+				    const struct read_options *offered)
+{
+	made->promised = profile->offers & offered->offers;
+	made->mss = profile->mss;
+	/* The longest payload of a held segment, less the timestamps. */
+	if (made->mss > PACKET_PAYLOAD_MAX - 76)
+		made->mss = PACKET_PAYLOAD_MAX - 76;
+	made->node_window = profile->window;
+	if (made->node_window > PACKET_HELD_MAX * made->mss)
+		made->node_window = PACKET_HELD_MAX * made->mss;
+	if (made->promised & OFFERS_WINDOW_SCALE) {
+		made->promised_shift = profile->shift;
+		made->client_shift = offered->shift;
+	}
+}
+
+/* How long a profile is valid: an option that a server stopped granting is not offered to
+ * it any more, so only a forwarded SYN can show that it grants the option again. */
+#define PROFILE_NS (10 * 60 * 1000000000ull)
+
+static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
+{
+	/* Zero is not long ago on a host that has just started. */
+	return profile->learned_ns && now - profile->learned_ns < PROFILE_NS;
+}
+
+/* Whether a profile says what the server grants of these options. The client of which it
+ * was learned may have offered fewer. */
+static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
+{
+	return is_valid(profile, now) && !(offers & ~profile->tested);
+}
+
+static __always_inline __u32 this_epoch(void)
+{
+	const struct observing *how = how_to_observe();
+
+	return how ? how->epoch : 0;
+}
+
+/* Whether connections of this client with this service were seen to pass the host as it
+ * is now. */
+GLOBAL int is_admitted(const struct flow *flow, __u32 ifindex, __u64 now)
+{
+	const struct observing *how = how_to_observe();
+	struct packet_client *client;
+	struct profile_key key;
+
+	if (!flow || !how)
+		return false;
+	key = profile_key(flow);
+	client = bpf_map_lookup_elem(&packet_clients, &key);
+	return client && client->ifindex == ifindex && client->epoch == how->epoch &&
+	       now - client->learned_ns < how->ttl_ns;
+}
+
+/* Whether the same may be learned now; then its next turn is later. */
+static __always_inline bool take_turn(const struct profile_key *key, __u64 now)
+{
+	struct packet_attempts *former = bpf_map_lookup_elem(&packet_attempts, key);
+	struct packet_attempts made = { .next_ns = now + LEARNING_AGAIN_NS, .tries = 1 };
+
+	if (former) {
+		if (now < former->next_ns)
+			return false;
+		made.next_ns = now + (LEARNING_AGAIN_NS << (former->tries & 15));
+		made.tries = former->tries;
+		if (made.tries < LEARNING_TRIES_MAX)
+			made.tries += 1;
+	}
+	bpf_map_update_elem(&packet_attempts, key, &made, BPF_ANY);
+	return true;
+}
+
+static __always_inline void leave_learning(void)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control)
+		__sync_fetch_and_sub(&control->learning, 1);
+}
+
+/* Ends the learning of a flow, whose state becomes `to`. Only the caller that changes the
+ * state returns its place. */
+static __always_inline void stop_learning(struct packet_flow *entry, __u32 to)
+{
+	if (change(entry, PACKET_LEARNING, to))
+		leave_learning();
+}
+
+/* Forwards a SYN without an entry. That of an older connection of its addresses would
+ * translate it. */
+static __always_inline int leave_unlearned(const struct packet_key *key)
+{
+	bpf_map_delete_elem(&packet_flows, key);
+	count(STAT_PACKET_UNLEARNED);
+	return PASS;
+}
+
+/* Forwards the SYN in hand, whose SYN-ACK shows what the node does not know: about its
+ * client, or about the destination. */
+GLOBAL int learn(const struct flow *flow, __u32 about_client)
+{
+	struct packet_control *control = control_of_node();
+	struct packet_scratch *scratch = scratch_area();
+	struct profile_key about = {};
+
+	if (!flow || !scratch || !control)
+		return PASS;
+	about = profile_key(flow);
+	if (!about_client)
+		__builtin_memset(&about.client, 0, sizeof(about.client));
+	if (control->learning >= LEARNING_MAX || !take_turn(&about, scratch->flow.since_ns))
+		return leave_unlearned(&scratch->key);
+	scratch->flow.state = PACKET_LEARNING;
+	__sync_fetch_and_add(&control->learning, 1);
+	if (!store_flow(scratch)) {
+		leave_learning();
+		return leave_unlearned(&scratch->key);
+	}
+	note_client(scratch->flow.ifindex);
+	count(STAT_PACKET_LEARNING);
+	return PASS;
+}
+
+/* A SYN-ACK shows what its server grants of the options that it was offered. What it was
+ * not offered stays as it was. */
+GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry, __u32 window)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_profile made = {}, *profile;
+	struct destination service;
+	__u64 now = bpf_ktime_get_ns();
+	__u8 offered;
+
+	if (!of || !entry || !scratch)
+		return 0;
+	service = *of;
+	offered = entry->promised;
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	if (profile)
+		made.bad_until_ns = profile->bad_until_ns;
+	if (profile && is_valid(profile, now)) {
+		made = *profile;
+		made.tested &= ~offered;
+		made.offers &= ~offered;
+	}
+	if (!made.learned_ns || entry->state == PACKET_LEARNING)
+		made.learned_ns = now;
+	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
+	 * larger, and the smaller one is safe. */
+	made.mss = scratch->options.mss ? scratch->options.mss : 536;
+	made.window = window;
+	if (offered & OFFERS_WINDOW_SCALE)
+		made.shift = scratch->options.shift;
+	made.tested |= offered;
+	made.offers |= scratch->options.offers & offered;
+	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
+	return 0;
+}
+
+/* A SYN-ACK, from the server, for a forwarded SYN: the client's connections pass this
+ * host. */
+GLOBAL int admit(const struct flow *of, const struct packet_flow *entry)
+{
+	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
+	struct profile_key key;
+	struct flow flow;
+
+	if (!of || !entry)
+		return 0;
+	flow = reversed(of);
+	made.ifindex = entry->ifindex;
+	made.epoch = entry->epoch;
+	key = profile_key(&flow);
+	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
+	bpf_map_delete_elem(&packet_attempts, &key);
+	__builtin_memset(&key.client, 0, sizeof(key.client));
+	bpf_map_delete_elem(&packet_attempts, &key);
+	return 0;
+}
+
+/* After silence all is learned anew: the server's packets may return by another path
+ * now, or a firewall may have changed. */
+static __always_inline void forget(const struct flow *flow)
+{
+	struct destination service = service_of(flow);
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	struct profile_key key = profile_key(flow);
+
+	mark_bad(&service);
+	if (profile)
+		profile->learned_ns = 0;
+	bpf_map_delete_elem(&packet_clients, &key);
+}
