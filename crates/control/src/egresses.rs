@@ -64,6 +64,7 @@ impl Prefix {
     }
 
     fn mask(&self, bits: u8) -> u128 {
+        // The prefix of length 0 shifts by all 128 bits, which overflows; its mask is 0.
         let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
         u128::from_be_bytes(self.address) & mask
     }
@@ -113,6 +114,8 @@ impl Egresses {
                 handshakes,
             } = *destination;
             let is_possible = prefix.is_sound() && (1..=RTT_MAX_US).contains(&rtt_us);
+            // A prefix that is already stored takes no more memory: its report counts even when the
+            // list is full.
             let is_known = known.contains_key(&prefix);
             // A node that reports without end must not fill the memory of the controller.
             if !is_possible || (known.len() >= PREFIXES_MAX && !is_known) {
@@ -144,12 +147,16 @@ impl Egresses {
                 }
             }
         }
+        // Tables have few different lengths, so a look-up for each length replaces a tree of
+        // prefixes.
         let lengths: BTreeSet<u8> = table.keys().map(|prefix| prefix.bits).collect();
         all.retain(|prefix, _| !is_covered(&table, &lengths, prefix));
         // The operator's table goes first: measurements fill what is left.
         let room = LIST_MAX.saturating_sub(table.len());
         let nearest = all.into_iter().map(|(prefix, (node, rtt_us))| {
             let listed = self.nearest.get(&prefix).filter(|(had, _)| *had == node);
+            // The time as sent stays until it differs enough, or each plan would send every prefix
+            // again.
             let kept = listed.filter(|(_, listed_us)| !differs(rtt_us, *listed_us));
             (prefix, kept.copied().unwrap_or((node, rtt_us)))
         });
@@ -187,6 +194,8 @@ fn takes_over(
     match incumbent {
         Some(incumbent) if *incumbent == best.0 => is_much_nearer(other.1, best.1),
         Some(incumbent) if *incumbent == other.0 => !is_much_nearer(best.1, other.1),
+        // Nodes come in the order of their numbers: in a tie the lower one stays, after a restart
+        // as well.
         _ => other.1 < best.1,
     }
 }

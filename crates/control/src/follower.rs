@@ -199,6 +199,7 @@ impl Follower {
     /// When [`Self::poll_action`] is to be called at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         let over = self.stood.map(|stood| stood + self.ttl);
+        // A plan that is over has no deadline, or the driver would be called without a pause.
         let over = over.filter(|_| self.in_force);
         let all = [
             over,
@@ -217,6 +218,8 @@ impl Follower {
 
     /// The stream is open, and both ends have shown their keys.
     pub fn on_open(&mut self, now: Duration) {
+        // The hello contains the plan that is held, so an answer owed to the former stream is not
+        // sent.
         self.stage.on_open(now);
         (self.answer, self.close) = (None, None);
     }
@@ -266,6 +269,7 @@ impl Follower {
         self.stage.on_received(now);
         let is_first = matches!(message, ToNode::Welcome(_));
         let is_last = matches!(message, ToNode::GoAway(_));
+        // A controller may refuse a node before it lets it in, so GoAway may come first.
         if is_first == self.stage.is_joined() && !is_last {
             return self.part("a message out of turn");
         }
@@ -370,6 +374,8 @@ impl Follower {
         let keepalive = Duration::from_secs(keepalive_s.into());
         self.stage.on_joined(keepalive, now);
         self.time.on_joined(keepalive, now);
+        // The controller forgets a node's links when a stream begins, and takes the first report as
+        // the full list.
         self.news = self.links.keys().copied().collect();
         self.counts.joins += 1;
         self.events.push(Event::Joined);
@@ -390,6 +396,8 @@ impl Follower {
                 self.counts.plans += 1;
                 self.events.push(Event::Follows(update.plan_version));
                 self.answer = Some(ToController::Holds(update.plan_version));
+                // A new plan is a lease renewal as well: the controller made it from current
+                // reports.
                 (self.stood, self.in_force) = (Some(now), true);
                 return self.on_news(now);
             }

@@ -18,6 +18,7 @@ impl Hasher for Mixer {
     }
 
     fn write(&mut self, bytes: &[u8]) {
+        // Only for the trait: the keys here are integers, which have methods of their own.
         for byte in bytes {
             self.write_u64((*byte).into());
         }

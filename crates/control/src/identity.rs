@@ -81,6 +81,7 @@ impl Identity {
         Self {
             public: public.expect("a key of Ed25519 has a public key of Ed25519"),
             signing,
+            // Separate keys for signatures and for key agreement.
             exchange: hash(secret, &[EXCHANGE]),
         }
     }
@@ -105,6 +106,8 @@ impl Identity {
     /// (RFC 7748 §6.1), or this node's own.
     pub fn pair_key(&self, theirs: &[u8; KEY_BYTES]) -> Option<auth::Key> {
         let ours = self.exchange_public();
+        // RFC 7748 §6.1 lets the receiver check for the all-zero output, which a point of small
+        // order gives.
         let shared = x25519(self.exchange, *theirs);
         if shared == [0; KEY_BYTES] || ours == *theirs {
             return None;

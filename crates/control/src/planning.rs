@@ -63,6 +63,7 @@ impl Timing {
 
     /// Something is not as it was planned with.
     pub fn news(&mut self, now: Duration) {
+        // The first news counts, so that a stream of them does not delay the plan.
         self.news.get_or_insert(now);
     }
 
@@ -92,6 +93,7 @@ impl Timing {
         let idle = self.last + IDLE;
         let news = self.news.map_or(idle, |since| since + GATHER);
         let news = news.max(self.last + tick).min(idle);
+        // As long idle as it was busy: half of a processor.
         news.max(self.made + self.took)
     }
 
@@ -101,6 +103,7 @@ impl Timing {
         let death = self.death.map(|since| since + GATHER);
         let worse = self.worse.map(|since| since + GATHER);
         let worse = worse.map(|due| due.max(self.repair + WORSE_TICK));
+        // A death does not wait for the tick: its flows have no chain until the repair.
         let due = death.into_iter().chain(worse).min()?;
         let took = self.repaired.saturating_sub(self.repair);
         Some(due.max(self.repaired + took))

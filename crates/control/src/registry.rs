@@ -168,6 +168,7 @@ impl Registry {
         };
         self.disputed = None;
         let is_first = !std::mem::replace(&mut node.has_reported, true);
+        // Kept beside the new ones, so that the same reports after a reconnect are no news.
         let before = if is_first {
             std::mem::take(&mut node.links)
         } else {
@@ -196,6 +197,7 @@ impl Registry {
             news.note(Some(*old), LinkState::Unmeasured);
         }
         let worse = changed.into_iter().filter(|(to, old, new)| {
+            // Worse as both ends agree: the longer round trip may be that of the other end already.
             let back = self.reported(*to, from);
             back.is_some_and(|back| {
                 report::is_much_worse(Agreed::of(*old, back), Agreed::of(*new, back))

@@ -80,6 +80,7 @@ impl Settings {
         let planner = Planner::new(&network.matrix, self.model, limits);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let is_small = network.nodes.len() < NODES_ALONE;
+        // The number of threads does not change the plan.
         let threads = if is_small { 1 } else { threads };
         planner.tables_by(&self.classes, threads.min(THREADS_MAX))
     }
@@ -131,6 +132,8 @@ impl Rib {
                 ..last
             },
             is_planned: false,
+            // The store keeps no routes (docs/design/0014), so changes since earlier plans are
+            // unknown.
             horizon: last.version + 1,
             indexes: Indexes::default(),
             pairs: Vec::new(),
@@ -172,6 +175,7 @@ impl Rib {
         }
         self.plan_version.epoch = next;
         self.plan_version.version += 1;
+        // Nodes that hold plans of the lost store need all rows.
         self.horizon = self.plan_version.version;
         true
     }
@@ -207,6 +211,7 @@ impl Rib {
         if self.parts.len() < count {
             self.parts.resize_with(count, Part::default);
             self.pairs.resize_with(count, Vec::new);
+            // A square over the nodes: every pair has a place before it has routes.
             for pairs in &mut self.pairs {
                 pairs.resize_with(count, Pair::default);
             }

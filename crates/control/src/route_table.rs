@@ -170,6 +170,7 @@ impl RouteTable {
 
     /// Makes the changes, if the outcome is what was meant.
     fn change(&mut self, update: &RouteUpdate) -> Result<(), String> {
+        // Computed before anything changes, so that a wrong checksum leaves the rows as they were.
         let parts = self.parts_after(update);
         let sum = checksum::whole(update.plan_version, &update.sizes, &update.access_us, parts);
         if sum != update.checksum {

@@ -83,6 +83,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<(Self, Contents, Option<Broken>), Error> {
         match Self::try_open(path) {
             Ok((store, contents)) => Ok((store, contents, None)),
+            // The file may be sound: moving it aside would lose the keys that nodes sent first.
             Err(error @ (Error::InUse(_) | Error::Failed { what: "open", .. })) => Err(error),
             Err(error) => {
                 let aside = move_aside(path)?;

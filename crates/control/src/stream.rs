@@ -120,6 +120,8 @@ impl Stream {
         let Some((head, rest)) = self.buffer.split_first_chunk() else {
             return Ok(None);
         };
+        // Checked as soon as four bytes are there, so that a length cannot make the buffer grow
+        // without bound.
         let length = frame::length(*head).map_err(invalid)?;
         let Some(message) = rest.get(..length) else {
             return Ok(None);

@@ -40,6 +40,8 @@ impl ClockServer {
     pub fn send(&mut self, clock: Duration, now: Duration) -> Duration {
         let passed = now.saturating_sub(self.at);
         let (free, slew) = (self.sent + passed, passed / SLEW);
+        // Never a step: nodes request the time one after the other, and reject tags that differ by
+        // 30 s.
         self.sent = clock.clamp(free - slew, free + slew);
         self.at = now.max(self.at);
         self.sent

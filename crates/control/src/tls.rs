@@ -89,6 +89,7 @@ pub fn no_name() -> ServerName<'static> {
 /// The key that the other end of a stream has shown, once the handshake is over.
 pub fn shown_by(chain: Option<&[CertificateDer<'_>]>) -> Option<PublicKey> {
     match chain {
+        // RFC 8446 §4.4.2: with raw public keys the certificate list has one entry at most.
         Some([key]) => PublicKey::from_spki(key),
         _ => None,
     }

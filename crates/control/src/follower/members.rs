@@ -73,8 +73,10 @@ impl Members {
 
     /// As they were saved.
     pub(super) fn restore(&mut self, members: Vec<Member>, keys: Vec<(NodeNumber, [u8; 32])>) {
+        // The keys first: members that are taken before them would set keys of their own.
         self.keys = keys.into_iter().take(KEYS_MAX).collect();
         self.take(true, members, &[], Duration::ZERO);
+        // The other nodes received these members before the restart.
         self.fresh.clear();
     }
 
@@ -107,9 +109,11 @@ impl Members {
                 continue;
             }
             let known = self.keys.get(&number);
+            // Removed nodes keep their keys, so the list of keys has a bound of its own.
             let is_new = known.is_none() && self.keys.len() >= KEYS_MAX
                 || !self.members.contains_key(&number) && self.members.len() >= MEMBERS_MAX;
             if is_new || is_too_long(&member) {
+                // One event for the whole message, so that it cannot fill the log.
                 if !unwanted.contains(&Unwanted::TooMuch) {
                     unwanted.push(Unwanted::TooMuch);
                 }
@@ -119,15 +123,20 @@ impl Members {
             if known.is_some_and(|known| *known != member.exchange) {
                 unwanted.push(Unwanted::Key(member.name.clone()));
             }
+            // Pinned at the first report: a compromised controller cannot replace a key
+            // (docs/design/0014).
             self.keys.entry(number).or_insert(member.exchange);
             self.former.remove(&number);
             let known = leaving.remove(&number);
+            // A changed member is not new: the other nodes have it as a peer already.
             if self.members.insert(number, member).or(known).is_none() {
                 self.fresh.insert(number, now + FRESH);
             }
         }
         for (number, member) in leaving {
             self.fresh.remove(&number);
+            // Nodes that receive the removal later still send flows over it, in early mode with
+            // data.
             self.former.insert(number, (member, now + FORMER));
         }
         self.bound();
@@ -139,6 +148,7 @@ impl Members {
         while self.members.len() + self.former.len() > MEMBERS_MAX {
             let until =
                 |(number, (_, until)): (&NodeNumber, &(Member, Duration))| (*until, *number);
+            // Members have a bound of their own, so former ones are what exceeds it.
             let Some((_, first)) = self.former.iter().map(until).min() else {
                 return;
             };

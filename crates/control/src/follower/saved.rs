@@ -47,6 +47,7 @@ impl Saved {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(unfit)?;
         match postcard::take_from_bytes(rest) {
             Ok((saved, [])) => Ok(saved),
+            // Bytes left over are of another layout, even where the beginning happens to fit.
             _ => Err(unfit),
         }
     }
@@ -86,6 +87,7 @@ impl Follower {
 
     pub(super) fn restore(&mut self, saved: Saved, stood: Option<Duration>, now: Duration) {
         self.members.restore(saved.members, saved.keys);
+        // A file may be anything: the bounds are those of messages.
         if saved.egresses.len() <= EGRESSES_MAX {
             self.egresses = saved.egresses;
         }
@@ -96,6 +98,7 @@ impl Follower {
         let held = saved
             .update
             .is_some_and(|update| self.held.apply(&update).is_ok());
+        // A renewal later than now would extend the life of the plan.
         self.stood = stood.filter(|stood| held && *stood <= now);
         self.time.restore(saved.time, now);
         self.renew = true;

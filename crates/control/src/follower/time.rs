@@ -117,6 +117,8 @@ impl Time {
         if took > ROUND_TRIP_MAX {
             return false;
         }
+        // The controller answered at some point between both, so the middle is wrong by half at
+        // most.
         let newer = ClockOffset {
             unix: Duration::from_micros(unix_us) + took / 2,
             at: now,
@@ -139,6 +141,7 @@ impl Time {
         self.own = Some((unix, now));
         let error = self.sent?.error(now);
         let (ahead_us, wrong_us) = (self.ahead_us(now)?, micros(WRONG + error));
+        // Half of the bound, so that a clock near the bound does not alternate between both events.
         let is_right = ahead_us.saturating_abs() < wrong_us / 2;
         if is_right && self.reported_us != 0 {
             self.reported_us = 0;

@@ -77,12 +77,14 @@ impl<'a> Times<'a> {
             if rtt_us == ABSENT {
                 return None;
             }
+            // A length depends on the round trip only; the rest is what links have in common.
             let link = Link {
                 rtt_us,
                 ..self.common
             };
             cost.length_us += self.model.length_us(&link);
             cost.longest_us = cost.longest_us.max(rtt_us);
+            // The egress is paid for by every chain to it, so it decides nothing.
             if node != to {
                 cost.length_us += u64::from(self.matrix.cost_us(node));
             }
