@@ -48,6 +48,7 @@ pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), 
         problems: Vec::new(),
     };
     let file = walk.section("", String::new(), Some((0, document.get_ref())));
+    // Before the cut, so that the first mistakes of the text remain.
     walk.problems.sort_by_key(|problem| problem.at);
     walk.problems.truncate(PROBLEMS_MAX);
     Ok((file, walk.problems))
@@ -221,6 +222,7 @@ impl Walk {
         let own = name.rsplit('.').next().unwrap_or(name);
         if kind == Kind::One {
             let table = value.and_then(|value| self.table_of(name, value));
+            // Also without a table: `Section::one` relies on one, and its keys have defaults.
             return vec![self.section(name, format!("{outer}{own}."), table)];
         }
         let mut tables = Vec::new();
@@ -232,6 +234,7 @@ impl Walk {
             Some((value, at)) => {
                 let form = format!("expected [[{name}]], in two brackets: there may be several");
                 self.note(at, format!("{name}: {form}"));
+                // Read as the only one, so that mistakes in its keys are reported in the same pass.
                 tables.extend(value.as_table().map(|table| (at, table)));
             }
         }
@@ -274,6 +277,7 @@ fn prefix(own: &str, kind: Kind, number: usize, table: &DeTable<'_>) -> String {
     let name = table.get("name").and_then(|name| name.get_ref().as_str());
     let name = name.map(|name| Value::String(name.to_owned()));
     match (kind, name.and_then(|name| value::name(&name).ok())) {
+        // Only a name that is allowed: another may contain a newline or be a misplaced secret.
         (Kind::Named, Some(name)) => format!("{own} \"{name}\": "),
         (Kind::Numbered, _) => format!("{own} {number}: "),
         _ => format!("{own}."),

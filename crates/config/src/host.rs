@@ -95,6 +95,7 @@ fn congestion_controls() -> Vec<String> {
     let mut names: Vec<String> = loaded.split_whitespace().map(Into::into).collect();
     let release = read("/proc/sys/kernel/osrelease");
     let modules = read(&format!("/lib/modules/{}/modules.dep", release.trim()));
+    // TCP_CONGESTION loads a module by its name if the caller has CAP_NET_ADMIN (tcp(7)).
     names.extend(modules.lines().filter_map(module_name));
     names
 }

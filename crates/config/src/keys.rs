@@ -219,6 +219,7 @@ pub(super) fn waiting(table: Table, mut keeps: impl FnMut(Reload) -> bool) -> Ve
         if !keeps(rows.reload) {
             waiting.push(section.to_owned());
         }
+        // All are called, in order: each restores its former value in the next configuration.
         let changed = rows.keys.iter().filter(|key| !keeps(key.reload));
         waiting.extend(changed.map(|key| format!("{section}.{}", key.name)));
     }

@@ -156,6 +156,7 @@ impl Config {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
         let mut config = Self::parse(path, &text, &Capacity::of_host())?;
+        // Key files are checked one by one; a key in this file makes its mode count.
         let has_keys = config.spelling.key_files.contains(&None);
         if has_keys && std::fs::metadata(path).is_ok_and(|file| host::is_for_all(&file)) {
             let what = format!(

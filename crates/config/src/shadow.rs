@@ -80,6 +80,7 @@ fn shadows(index: usize, reaches: &[Reach]) -> Option<Vec<usize>> {
                 by.push(other.index);
             }
         }
+        // One way to match is enough for a rule to apply.
         if !pieces.is_empty() {
             return None;
         }
@@ -100,6 +101,7 @@ fn cut(piece: &Ranges, other: &Ranges) -> Vec<Ranges> {
     if !meet(piece, other) {
         return vec![*piece];
     }
+    // Two pieces for each of the three sides at the most, so a cut leaves six boxes.
     let (mut left, mut rest) = (Vec::new(), *piece);
     for side in 0..piece.len() {
         let ((first, last), (start, end)) = (rest[side], other[side]);

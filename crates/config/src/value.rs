@@ -214,6 +214,7 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
 /// A mark of exactly one bit.
 pub(super) fn mark(value: &Value) -> Reading<u32> {
     let bits = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    // One bit, so that the other bits of a mark stay free for other programs.
     bits.filter(|bits| bits.is_power_of_two()).ok_or_else(|| {
         "expected a number with exactly one of 32 bits set, such as 0x10000000".into()
     })
@@ -222,6 +223,7 @@ pub(super) fn mark(value: &Value) -> Reading<u32> {
 /// A routing table number that no other use has by convention.
 pub(super) fn table(value: &Value) -> Reading<u32> {
     let form = "expected a table number from 1 to 4294967295 other than 253, 254 and 255 (default, main, local)";
+    // 0 is RT_TABLE_UNSPEC, for which the kernel takes the main table.
     let id = number(value, 1..=u32::MAX).map_err(|_| form)?;
     if (253..=255).contains(&id) {
         Err(form.into())
@@ -238,6 +240,7 @@ pub(super) fn interface(value: &Value) -> Reading<String> {
             "expected an interface that carries forwarded packets; \"lo\" never does".into(),
         );
     }
+    // As the kernel's dev_valid_name: no slash, no white space, neither "." nor "..".
     let length_fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&name.len());
     let allowed = |c: char| c.is_ascii_graphic() && c != '/';
     if length_fits && name != "." && name != ".." && name.chars().all(allowed) {
@@ -298,6 +301,7 @@ pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
 /// The name of a rule, a peer or a chain.
 pub(super) fn name(value: &Value) -> Reading<String> {
     let name = value.as_str().unwrap_or_default();
+    // Names are labels of metrics and words of log lines, which need no quotes then.
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(allowed) {
         return Ok(name.into());
@@ -345,6 +349,7 @@ pub fn prefix_text(text: &str) -> Reading<Prefix> {
 fn network(ip: IpAddr, bits: u8) -> IpAddr {
     match ip {
         IpAddr::V4(v4) => {
+            // A shift by all bits, of the prefix length 0, overflows; the mask is 0 then.
             let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
             IpAddr::V4((v4.to_bits() & mask).into())
         }
@@ -358,6 +363,7 @@ fn network(ip: IpAddr, bits: u8) -> IpAddr {
 /// A port, or a range of ports such as `"8000-8999"`.
 pub(super) fn ports(value: &Value) -> Reading<RangeInclusive<u16>> {
     let form = "expected a port from 1 to 65535, or a range such as \"8000-8999\"";
+    // Port 0 is reserved (RFC 6335 §6) and in no packet of a flow.
     let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
     let range = match value {
         Value::Integer(n) => u16::try_from(*n)

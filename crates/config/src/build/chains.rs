@@ -87,6 +87,7 @@ impl Reader {
         }
         Chain {
             name: name.into(),
+            // Only with a mistake that is noted already: the result is not used then.
             path: Path::over(nodes).unwrap_or_else(|| Path::to(value::any_node_id())),
         }
     }
@@ -126,6 +127,7 @@ impl Reader {
         self.list(section, "chains", |value| {
             let name = value::name(value)?;
             let found = chains.iter().position(|chain| *chain.name == *name);
+            // By place, which flows look up without a comparison of names.
             found.ok_or_else(|| {
                 let known: Vec<&str> = chains.iter().map(|chain| &*chain.name).collect();
                 match known.as_slice() {

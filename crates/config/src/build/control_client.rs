@@ -56,6 +56,7 @@ impl Reader {
     /// The file of the secret, and the secret in it. No message contains the secret.
     fn own_secret(&mut self, section: &Section) -> (PathBuf, Option<Secret>) {
         let key = "identity_file";
+        // A secret in place of a path: the message about it would print the secret.
         if let Some(field) = section.value(key)
             && value::key(field.get_ref()).is_some()
         {

@@ -152,6 +152,8 @@ impl Reader {
         let (key, field) = (&section.path(name), section.value(name)?);
         let (file, word) = self.key_text(key, field)?;
         let lengths = TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX;
+        // A token is sent in an HTTP header (RFC 6750 §2.1), which has no room for spaces or
+        // controls.
         if !lengths.contains(&word.len()) || !word.chars().all(|c| c.is_ascii_graphic()) {
             let form = format!(
                 "expected {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} letters and digits in it, as posthaste keys generate writes them"
@@ -180,6 +182,7 @@ impl Reader {
         let mut sizes = self.list(section, "sizes", bytes);
         let mut access = self.list(section, "access", access_us);
         if !section.has("sizes") {
+            // Each list has a default of its own: an operator may set one and leave the other.
             sizes = usual.sizes().to_vec();
         }
         if !section.has("access") {
@@ -238,6 +241,7 @@ impl Reader {
             }
             for item in section.items("destinations") {
                 match value::prefix(item.get_ref()) {
+                    // Of one prefix with two nodes, the order of the file would decide.
                     Ok(prefix) if all.iter().any(|(other, _)| *other == prefix) => {
                         self.reject("prefix.destinations", item, "is named twice");
                     }

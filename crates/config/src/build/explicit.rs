@@ -81,6 +81,7 @@ impl Reader {
 
     /// Warns of listeners on one address where another listens on all.
     fn overlaps(&mut self, listeners: &[(SocketAddr, Option<SocketAddr>)]) {
+        // The kernel gives a SYN to the listener of its address, before one of all addresses.
         for (wide, _) in listeners
             .iter()
             .filter(|(wide, _)| wide.ip().is_unspecified())
@@ -127,6 +128,8 @@ impl Reader {
                 continue;
             };
             let is_there = |(address, _): &(SocketAddr, _)| {
+                // Other addresses of this host may change while the node runs, so they are not
+                // compared.
                 let everywhere = address.ip().is_unspecified() && destination.ip().is_loopback();
                 address == destination || (everywhere && address.port() == destination.port())
             };
@@ -187,6 +190,7 @@ impl Reader {
 
     /// Warns of listeners that deny every client.
     pub(super) fn lonely_listeners(&mut self, listeners: &[SocketAddr], policy: &Policy) {
+        // Requests need the key of a peer, or an address in access.clients.
         if !listeners.is_empty()
             && policy.chains.peers.is_empty()
             && policy.access.clients.is_empty()

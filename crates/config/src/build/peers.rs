@@ -58,6 +58,7 @@ impl Reader {
         self.at_most(PEERS_MAX, "peer", sections);
         self.unique("peer", "name", sections, value::name);
         self.unique("peer", "id", sections, value::node_id);
+        // Without peers the list of congestion controls, a file of all kernel modules, is not read.
         let socket = if sections.is_empty() {
             SideOptions::default()
         } else {
@@ -192,6 +193,7 @@ impl Reader {
             self.reject(&section.path(key), field, &form);
         }
         if !section.has(key) {
+            // Canonical, as sockets of both families report IPv4 addresses v4-mapped.
             return vec![address.ip().to_canonical()];
         }
         self.list(section, key, value::caller)

@@ -92,6 +92,7 @@ impl Reader {
 
     pub(super) fn rules(&mut self, sections: &[Section], defaults: &Defaults) -> Vec<Rule> {
         if sections.is_empty() {
+            // Only without any rule: with rules, a flow that none matches is forwarded.
             return vec![relay_all(defaults)];
         }
         self.at_most(RULES_MAX, "rule", sections);

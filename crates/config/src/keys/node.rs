@@ -249,6 +249,7 @@ pub(super) const NODE_ID: super::Accepted = Form(NODE_ID_WORDS);
 /// Peers identify this node by the former number, so all sections about other nodes wait for it.
 fn keep_number(now: &Config, next: &mut Config) -> bool {
     let is_same = now.policy.chains.me == next.policy.chains.me;
+    // Otherwise requests to the peers would contain a number for which they have no key.
     if !is_same {
         next.policy.chains.clone_from(&now.policy.chains);
         next.spelling.clone_from(&now.spelling);

@@ -190,6 +190,7 @@ pub(super) fn chains(config: &Config) -> Vec<Chain> {
         None => Node::Other(id.into()),
     };
     let configured = chains.chains.iter();
+    // Made by the reader for controller.lookup: a file cannot have it as a chain.
     let configured = configured.filter(|chain| chain.path.rest != SegmentList::RESOLVE);
     let shown = configured.map(|chain| Chain {
         name: chain.name.to_string(),

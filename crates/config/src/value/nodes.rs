@@ -21,6 +21,8 @@ pub(in super::super) fn listener(value: &Value) -> Reading<SocketAddr> {
 pub(in super::super) fn remote(value: &Value) -> Reading<SocketAddr> {
     let form = "expected an address and port such as \"192.0.2.1:4480\" or \"[2001:db8::1]:4480\"";
     let address = endpoint(value, form)?;
+    // connect(2) takes the unspecified address for this host; TCP rejects multicast (RFC 9293
+    // §3.9.1.1).
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(form.into());
     }
@@ -43,6 +45,7 @@ pub(in super::super) fn reflector(value: &Value) -> Reading<Option<SocketAddr>> 
 fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let text = value.as_str().unwrap_or_default();
     let address = text.parse::<SocketAddr>().ok();
+    // With port 0 the kernel would choose a port, which no other node has in its file.
     let address = address.filter(|address| address.port() != 0);
     address.ok_or_else(|| match has_name(text) {
         true => format!("{form}: names are not looked up, as nodes work without DNS"),
