@@ -218,6 +218,7 @@ impl Fronts {
                 debug_assert!(chain.len() - start < row.starts.len(), "it goes round");
             }
         }
+        // Either read back from the last node, or in the row of the other end.
         chain[start..].reverse();
     }
 

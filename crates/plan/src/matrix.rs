@@ -168,6 +168,7 @@ impl Matrix {
     pub fn common(&self) -> Option<Link> {
         let bare = |link: &Link| Link { rtt_us: 0, ..*link };
         let mut links = self.links.iter().flatten().map(bare);
+        // Without links nothing differs, and any properties will do.
         let first = links.next().unwrap_or_default();
         links.all(|link| link == first).then_some(first)
     }

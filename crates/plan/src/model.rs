@@ -137,6 +137,7 @@ impl Model {
 
     /// The most bytes that `rounds` rounds of slow start carry on a cold hop.
     pub fn bytes_in(&self, rounds: u32) -> u64 {
+        // Windows double, so `k` rounds carry 2^k - 1 first windows.
         let windows = 1u64.checked_shl(rounds).map_or(u64::MAX, |end| end - 1);
         windows.saturating_mul(self.window_bytes(self.initial_window))
     }
@@ -158,6 +159,7 @@ impl Model {
             Some(_) => Curve::new(self, link, bytes, 0).of(link.rtt_us),
             None => 0,
         };
+        // Each is a bound on the rate, and the lowest rate decides.
         let lossy = self.congestion.pace_us(self, link, bytes);
         slow_start.max(assumed).max(lossy)
     }

@@ -222,6 +222,8 @@ impl Sweep {
         let targets = targets.count();
         for one in 0..sources {
             for other in 0..targets.min(self.layers.len() - one) {
+                // The chains joined have fewer hops each, so they are read from layers below the
+                // one that changes.
                 let (below, layers) = self.layers.split_at_mut(one + other);
                 let joint = Joint {
                     edge,

@@ -31,6 +31,7 @@ impl Key {
     /// The code of `parts`, one after the other.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let whole = self.hash(parts).finalize().into_bytes();
+        // RFC 2104 §5: the leftmost bits of the hash.
         std::array::from_fn(|at| whole[at])
     }
 
@@ -50,6 +51,8 @@ impl Key {
     fn hash(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut hash =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
+        // Joined without lengths: every part before the message has a fixed length, so the split is
+        // clear.
         for part in parts {
             hash.update(part);
         }

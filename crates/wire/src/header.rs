@@ -216,6 +216,8 @@ impl LoopGuard {
     /// here before, or has come too far.
     pub fn passed_on(self, me: NodeId) -> Option<Self> {
         let hop_limit = self.hop_limit.checked_sub(1)?;
+        // The first node's own number is in the header, so its loops end at once; others end by the
+        // limit.
         (self.origin != me).then_some(Self { hop_limit, ..self })
     }
 }

@@ -129,6 +129,8 @@ fn read_segments(bytes: &mut Bytes<'_>) -> Option<Result<SegmentList, &'static s
 fn read_guard(is_set: bool, guard: (u16, u8)) -> Result<Option<LoopGuard>, &'static str> {
     match (is_set, guard) {
         (false, (0, 0)) => Ok(None),
+        // One spelling for each request: ignored bytes would be passed on, and differ between
+        // versions.
         (false, _) => Err("a loop guard that is not announced"),
         (true, (origin, hop_limit)) => {
             let origin = NodeId::new(origin.into()).ok_or("a loop guard without a node")?;

@@ -33,6 +33,7 @@ impl Head {
     /// There is none, or it cannot be granted: [`Refusal::answer`] goes back.
     pub fn parse(bytes: &[u8]) -> Result<Progress<Self>, Refusal> {
         tlv::body(bytes)?.try_map(|body| {
+            // Kept as received: the code covers these bytes, not a new encoding of what they mean.
             let whole = bytes.get(..HEADER_BYTES + body.len());
             let mut head = Self {
                 request: Request::default(),
@@ -45,6 +46,8 @@ impl Head {
                 let tlv = tlv?;
                 head.request.take(&tlv, &mut chain)?;
                 if tlv.kind == chain::KIND {
+                    // Also without a tag in this TLV: `verify` needs a claim first, which only a
+                    // TLV with room has.
                     head.mac_at = tlv.at + chain::MAC_AT;
                 }
             }
@@ -145,6 +148,7 @@ impl Connect {
             });
         }
         if !IGNORED.contains(&kind) {
+            // Refused here: the converter could not build the SYN that the client relies on.
             let option = TcpRequest::new(kind, value.to_vec())
                 .ok_or_else(|| tlv.malformed(Problem::TcpOptionTooLong { at: tlv.at, kind }))?;
             self.options.push(option);

@@ -144,6 +144,7 @@ impl Writer {
     pub(super) fn tlv(&mut self, kind: u8, parts: &[&[u8]]) -> Result<(), TooLong> {
         let value: usize = parts.iter().map(|part| part.len()).sum();
         let words = (2 + value).div_ceil(WORD);
+        // Before anything is written, so that a message never ends within a TLV.
         if self.0.len() + words * WORD > BYTES_MAX {
             return Err(TooLong);
         }

@@ -106,6 +106,7 @@ impl Reply {
         if let Self::Unreachable(icmp) = self {
             bytes[1] = icmp.kind;
             bytes[2] = icmp.code;
+            // The unspecified address stands for none: no router sends from it.
             bytes[4..].copy_from_slice(&icmp.offender.map_or([0; 16], mapped));
         }
         bytes

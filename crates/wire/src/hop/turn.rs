@@ -120,6 +120,7 @@ impl Dialer {
         frame.try_map(|frame| match (frame.kind, self.state) {
             // Also after the flow was opened: the acceptor may have sent it before it read that.
             (frame::PONG, _) => Ok(FromAcceptor::Pong(token(&frame))),
+            // In no other state: a reply without a request would count for the next flow.
             (frame::REPLY, State::Opened) => {
                 let reply = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
                 self.state = State::Flowing;
@@ -161,6 +162,7 @@ impl ReplyReader {
     /// # Errors
     /// Something else came.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Reply>, HopError> {
+        // Pong, acceptance and reply may come in one segment, and so be in one input.
         let mut before = 0;
         loop {
             let (frame, consumed) = match self.gather.feed(&input[before..], Frame::parse)? {
