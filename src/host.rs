@@ -147,8 +147,17 @@ pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Resu
     print_report(&report, json)
 }
 
-/// The `teardown` verb; with `keep_tuning`, kernel settings keep the values of `setup`.
-pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow::Result<()> {
+/// What [`teardown`] leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// The kernel settings of `setup`.
+    pub(crate) tuning: bool,
+    /// Open flows of the packet path.
+    pub(crate) flows: bool,
+}
+
+/// The `teardown` verb.
+pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     // Fails quickly; the claim would wait for a guard first.
     admin::ensure_alone(&config.admin_socket)?;
@@ -165,13 +174,13 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
     }
     let mut report = remove(&config.transparent)?;
     // Its open flows end with it.
-    if posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
+    if !kept.flows && posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
         let done = "removed the packet path that a killed node left".to_owned();
         report.done.push(done);
     }
     claim.remove_file();
     drop(change);
-    if !keep_tuning {
+    if !kept.tuning {
         tuning::restore(&mut report)?;
     }
     print_report(&report, json)

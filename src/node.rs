@@ -331,10 +331,16 @@ impl Node {
         Ok(threads)
     }
 
-    /// Warns if a rule wants the packet path and this host cannot carry it.
+    /// Warns if a rule wants the packet path and this host cannot carry it, or not beyond this
+    /// process.
     fn report_packet_path(&self) {
         if let Some(error) = self.redirect().packet_path_error() {
             let message = "the packet path is not available: its flows use sockets";
+            self.log.warn(message, &[("error", &error)]);
+        }
+        if let Some(error) = self.redirect().packet_path_unpinned() {
+            let message = "the packet path cannot be pinned: its open flows break when this process ends, \
+                           also at an upgrade";
             self.log.warn(message, &[("error", &error)]);
         }
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The packet path: loads its programs, attaches them, and keeps its flows while the node lives.
 //!
-//! Maps and links are pinned, so that open flows survive the process: a flow whose entry is lost is
-//! dead. The next process adopts both. Without a living node the programs take no new flows.
+//! Without a living node the programs take no new flows. [`pins`] has what outlives it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -22,12 +21,12 @@ use crate::objects::types;
 use crate::redirect::{self, Settings};
 use crate::sys;
 
+pub(crate) mod pins;
+
+use pins::Pins;
+
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
-/// Where pins are, if the BPF file system is mounted there. The second part changes with the layout
-/// of the maps: flows of another layout are left to the programs that made them.
-const PINS: &str = "/sys/fs/bpf/posthaste";
-const LAYOUT: &str = "packets-2";
 /// The maps that outlive the process.
 const LASTING: [usize; 7] = [
     map::PACKET_FLOWS,
@@ -45,6 +44,8 @@ const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
+/// What the keeper of a living node passes to the sweep in `cb[0]`.
+const ALIVE: u32 = 1;
 const AF_INET: u8 = 2;
 /// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
@@ -57,8 +58,8 @@ pub(crate) struct PacketPath {
     keeper: Option<JoinHandle<()>>,
     stops: Arc<AtomicBool>,
     links: HashMap<u32, Vec<OwnedFd>>,
-    /// None where there is no BPF file system: then flows end with the process.
-    directory: Option<PathBuf>,
+    /// Without them flows end with the process.
+    pins: Option<Pins>,
     owner: u32,
 }
 
@@ -66,20 +67,38 @@ pub(crate) struct PacketPath {
 #[derive(Debug)]
 struct Keeper {
     syns: Arc<Map>,
-    sweep: Program,
+    sweep: Arc<Program>,
     resend: Program,
 }
 
 impl PacketPath {
     /// Loads the programs on the maps of the redirect program, and on those that an earlier process
-    /// left.
-    pub(crate) fn load(settings: &Settings, shared: &[Arc<Map>]) -> Result<Self, Error> {
+    /// left. Returns also why flows will end with this process, if they will.
+    pub(crate) fn load(
+        settings: &Settings,
+        shared: &[Arc<Map>],
+    ) -> Result<(Self, Option<io::Error>), Error> {
+        let (pins, unpinned) = match Pins::make(settings.netns) {
+            Ok(pins) => (Some(pins), None),
+            Err(error) => (None, Some(error)),
+        };
+        let lock = pins.as_ref().map(Pins::lock).transpose();
+        let lock = lock.map_err(Error::map("lock", "pins"))?;
+        let loaded = Self::load_on(settings, shared, pins)?;
+        drop(lock);
+        Ok((loaded, unpinned))
+    }
+
+    fn load_on(
+        settings: &Settings,
+        shared: &[Arc<Map>],
+        pins: Option<Pins>,
+    ) -> Result<Self, Error> {
         let object = &packet_path::OBJECT;
-        let directory = pins(settings.netns);
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
-            None if LASTING.contains(&number) => lasting(number, directory.as_deref()),
+            None if LASTING.contains(&number) => lasting(number, pins.as_ref()),
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -105,10 +124,14 @@ impl PacketPath {
         ];
         let keeper = Keeper {
             syns: Arc::clone(&maps[map::PACKET_SYNS]),
-            sweep: load(program::PACKET_SWEEP)?,
+            sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
-        // From here on a predecessor leaves the pins alone.
+        if let Some(pins) = &pins {
+            let pinned = pins.replace(pins::SWEEP, keeper.sweep.as_fd());
+            pinned.map_err(Error::map("pin", pins::SWEEP))?;
+        }
+        // From here on a predecessor, and the guard of a dead one, leaves the pins alone.
         maps[map::PACKET_OWNER].update(&[0; 4], &owner.to_ne_bytes())?;
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
@@ -121,7 +144,7 @@ impl PacketPath {
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             stops,
             links: HashMap::new(),
-            directory,
+            pins,
             owner,
         })
     }
@@ -163,7 +186,7 @@ impl PacketPath {
 
     fn pin_of(&self, ifindex: u32, direction: usize) -> Option<PathBuf> {
         let name = format!("{ifindex}-{}", ["in", "out"][direction]);
-        Some(self.directory.as_ref()?.join(name))
+        Some(self.pins.as_ref()?.path(&name))
     }
 
     /// Detaches from an interface.
@@ -178,13 +201,6 @@ impl PacketPath {
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
         self.programs.iter().map(Arc::as_ref)
     }
-
-    /// Whether another process has taken the flows over.
-    fn is_succeeded(&self) -> bool {
-        let mut owner = [0; 4];
-        let read = self.maps[map::PACKET_OWNER].look_up(&[0; 4], &mut owner);
-        read.is_ok() && u32::from_ne_bytes(owner) != self.owner
-    }
 }
 
 impl Drop for PacketPath {
@@ -195,11 +211,10 @@ impl Drop for PacketPath {
             let _ = keeper.join();
         }
         let flows = self.maps[map::PACKET_FLOWS].count();
-        if let Some(directory) = &self.directory
+        if let Some(pins) = &self.pins
             && flows.is_ok_and(|count| count == 0)
-            && !self.is_succeeded()
         {
-            let _ = fs::remove_dir_all(directory);
+            pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
     }
 }
@@ -216,8 +231,7 @@ impl Keeper {
 
     /// Shows that the node lives, removes flows that have ended, and repeats lost SYNs.
     fn round(&self) {
-        // The kernel runs a program only on a frame with a context.
-        let _ = sys::run(self.sweep.as_fd(), &[0; 64], &[0; CONTEXT_WORDS], None);
+        let _ = sweep(self.sweep.as_fd(), ALIVE);
         let mut due = Vec::new();
         let now = now();
         let _ = self.syns.each(|key, value| {
@@ -263,20 +277,21 @@ impl Keeper {
     }
 }
 
-/// The directory of the pins of a network namespace, if there is a BPF file system to make it in.
-fn pins(netns: u64) -> Option<PathBuf> {
-    let directory = Path::new(PINS).join(netns.to_string()).join(LAYOUT);
-    let is_bpf = sys::is_bpf_file_system(Path::new(PINS).parent()?);
-    (is_bpf && fs::create_dir_all(&directory).is_ok()).then_some(directory)
+/// Removes flows that have ended; how many are left.
+fn sweep(program: BorrowedFd<'_>, alive: u32) -> io::Result<u32> {
+    let mut context = [0; CONTEXT_WORDS];
+    context[CONTEXT_CB] = alive;
+    // The kernel runs a program only on a frame with a context.
+    sys::run(program, &[0; 64], &context, None)
 }
 
 /// A map that an earlier process pinned, or a new one, pinned.
-fn lasting(number: usize, directory: Option<&Path>) -> Result<Arc<Map>, Error> {
+fn lasting(number: usize, pins: Option<&Pins>) -> Result<Arc<Map>, Error> {
     let object = &packet_path::OBJECT;
-    let Some(directory) = directory else {
+    let Some(pins) = pins else {
         return object.make(number, None);
     };
-    let pin = directory.join(object.maps[number].name);
+    let pin = pins.path(object.maps[number].name);
     if let Ok(map) = sys::pinned(&pin) {
         return Ok(object.adopt(number, map));
     }
@@ -307,16 +322,4 @@ fn now() -> u64 {
     let [seconds, nanoseconds] =
         [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
     seconds * 1_000_000_000 + nanoseconds
-}
-
-/// Removes the pins of the packet path of a network namespace, and so ends its flows.
-///
-/// # Errors
-/// The pins cannot be removed. That there are none is no error.
-pub fn remove_packet_pins(netns: u64) -> io::Result<bool> {
-    match fs::remove_dir_all(Path::new(PINS).join(netns.to_string())) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }

@@ -274,25 +274,25 @@ GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
 	return !bpf_map_update_elem(&packet_syns, &scratch->key, syn, BPF_ANY);
 }
 
-/* How a rule wants a flow carried. */
-enum wish {
-	WISH_OTHER,
-	WISH_PACKETS,
-	WISH_OBSERVED, /* by packets, once its client was seen to reach the destination */
+/* What a rule says about a flow. */
+enum request {
+	REQUEST_NONE,
+	REQUEST_PACKETS,
+	REQUEST_OBSERVED, /* by packets, once its client was seen to reach the destination */
 };
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int wish_of(const struct packet *pkt)
+GLOBAL int request_of(const struct packet *pkt)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
 	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
-		return WISH_OTHER;
+		return REQUEST_NONE;
 	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
 	    verdict.data_path != DATA_PATH_PACKET)
-		return WISH_OTHER;
-	return verdict.observe ? WISH_OBSERVED : WISH_PACKETS;
+		return REQUEST_NONE;
+	return verdict.observe ? REQUEST_OBSERVED : REQUEST_PACKETS;
 }
 
 /* Whether conntrack sees the packets of an interface before this program does: then it
@@ -352,13 +352,13 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	struct packet_profile *profile;
 	struct destination service;
 	struct packet_flow *made;
-	int wish;
+	int request;
 
 	if (!pkt || !scratch)
 		return NEXT;
-	wish = wish_of(pkt);
+	request = request_of(pkt);
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
-	if (!wish || (wish == WISH_OBSERVED && is_blocked(bpf_ktime_get_ns())))
+	if (!request || (request == REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
 	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
@@ -374,7 +374,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made->since_ns))
 		return learn(&pkt->flow, false);
-	if (wish == WISH_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
+	if (request == REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
 		return learn(&pkt->flow, true);
 	answer(made, pkt, profile, &scratch->options);
 	if (!enter_half_open(pkt)) {
@@ -1040,16 +1040,15 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 	return 0;
 }
 
-/* Looks after all entries, and shows that the node lives, since it runs this. Returns
- * how many entries are left. */
+/* Looks after all entries. With cb[0] it is a node that runs this, which so shows that it
+ * lives. Returns how many entries are left. */
 SEC("classifier")
 int packet_sweep(struct __sk_buff *skb)
 {
 	struct sweep sweep = { .now = bpf_ktime_get_ns() };
 	struct packet_control *control = control_of_node();
 
-	(void)skb;
-	if (control)
+	if (control && skb->cb[0])
 		control->heartbeat_ns = sweep.now;
 	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
 	return sweep.left;

@@ -115,6 +115,8 @@ pub struct Redirect {
     wants_packet_path: bool,
     /// Why it could not be loaded or attached, until the node has reported it.
     packet_path_error: Option<Error>,
+    /// Why its flows end with this process, if they do.
+    packet_path_unpinned: Option<io::Error>,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
@@ -237,6 +239,7 @@ impl Redirect {
             packet_path: None,
             wants_packet_path: false,
             packet_path_error: None,
+            packet_path_unpinned: None,
             observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
@@ -530,6 +533,11 @@ impl Redirect {
         self.packet_path_error.take()
     }
 
+    /// Why the flows of the packet path end with this process, once if they do.
+    pub fn packet_path_unpinned(&mut self) -> Option<io::Error> {
+        self.packet_path_unpinned.take()
+    }
+
     /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
     /// the flows of such a rule use sockets, so a failure is reported and nothing else fails. The
     /// next rules try again.
@@ -548,7 +556,9 @@ impl Redirect {
             Some(packet_path) => packet_path,
             empty @ None => {
                 let (settings, maps) = (&self.shared.settings, &self.shared.maps);
-                empty.insert(PacketPath::load(settings, maps)?)
+                let (loaded, unpinned) = PacketPath::load(settings, maps)?;
+                self.packet_path_unpinned = unpinned;
+                empty.insert(loaded)
             }
         };
         for ifindex in self.holds.keys() {

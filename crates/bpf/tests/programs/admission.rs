@@ -134,6 +134,7 @@ fn strict_reverse_path_filter() {
         let device = |strict_source| Device {
             layer: LinkLayer::Ethernet,
             strict_source,
+            tracked: false,
         };
         // It is reached by the other interface.
         let elsewhere = SocketAddr::new("10.9.9.9".parse().unwrap(), 40_000);
