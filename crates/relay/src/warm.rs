@@ -252,6 +252,7 @@ impl WarmHops {
             let Some(Stage::Waiting(ready, ping)) = stage else {
                 continue;
             };
+            // An end that has arrived since the last turn has not been handled yet.
             match socket::look(&ready.socket) {
                 Look::Silent => {}
                 // The pong has arrived and was not read yet.

@@ -470,6 +470,7 @@ impl<I: Intercept> Worker<I> {
             edge_triggered: true,
         };
         let key = token >> 1;
+        // The flow has replaced its socket in this turn: the event is that of the closed one.
         if side == Side::Upstream && self.fresh.outdates_events_of(key) {
             return;
         }

@@ -56,6 +56,7 @@ impl DialError {
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Socket(_) => Failure::Means,
+            // Errors of this host: no port or memory is free, or its own firewall drops the SYN.
             Self::Connect(error) => match error.raw_os_error() {
                 Some(
                     libc::EADDRNOTAVAIL
@@ -203,6 +204,7 @@ fn receive_challenge(
             let dialer = Dialer::new(value.session);
             Ok(Step::Responding(dialer, value.response.to_vec()))
         }
+        // The acceptor may send nothing before it has the response.
         Progress::Done { .. } => Err(DialError::OutOfTurn),
         Progress::NeedMore(_) => Ok(Step::PendingRequest(dialing, sent)),
     }

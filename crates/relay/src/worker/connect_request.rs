@@ -310,6 +310,8 @@ impl<I: Intercept> Worker<I> {
             let authentic = head.verify(peer.key.as_ref()?, me).ok()?;
             Some((peer.id, authentic))
         });
+        // Only then the window: a sender without a key must not fill it. All workers share it,
+        // since the kernel may give a repetition to another one.
         let (peer, authentic) = found.ok_or(Denial::AuthTag)?;
         let mut seen = self
             .replay_guard
@@ -339,6 +341,7 @@ impl<I: Intercept> Worker<I> {
                 Some(cookie) if is_cookie_of(&self.replay_guard.secret, from.ip(), cookie) => {}
                 Some(_) => return self.refuse(key, None, requester, Denial::Cookie),
                 None => {
+                    // RFC 8803 §6.2.7: the client repeats its request with this cookie.
                     let fresh = cookie(&self.replay_guard.secret, from.ip()).into_bytes();
                     return self.answer_request(key, &encoded(ConvertError::MissingCookie(fresh)));
                 }

@@ -193,6 +193,8 @@ fn first_stage(
     received: &mut Vec<u8>,
     keys: &Keys<'_>,
 ) -> Result<Stage, RequestKind> {
+    // Four bytes and no more: the fixed header of Convert and the name of the hop protocol are as
+    // long.
     let gather = |bytes: &[u8]| -> Result<_, ()> {
         received.extend_from_slice(bytes);
         Ok(match MAGIC.len().checked_sub(received.len()) {
@@ -204,6 +206,7 @@ fn first_stage(
         })
     };
     read_message(socket, gather).map_err(RequestKind::from)?;
+    // Without a number this node has no peers: then the bytes are refused as no Convert.
     if received == MAGIC
         && let Some(me) = keys.me
     {
@@ -254,6 +257,8 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
 
 /// Waits for the end of a connection on which a reason was sent.
 fn discard(socket: &OwnedFd, received: &mut usize) -> RequestKind {
+    // Read, since Linux resets a connection that is closed with unread bytes, which discards the
+    // reason.
     let mut piece = [0; 4096];
     loop {
         match recv(socket.as_raw_fd(), &mut piece, MsgFlags::empty()) {

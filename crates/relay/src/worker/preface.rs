@@ -260,6 +260,8 @@ pub(super) fn read_message<T, E>(
     let mut piece = [0; PIECE_BYTES];
     let mut count = 0;
     loop {
+        // As many as the parser misses: what follows is the flow's, and must stay in the socket for
+        // splice(2).
         let missing = match feed(&piece[..count]).map_err(ReadError::Wrong)? {
             Progress::NeedMore(missing) => missing.min(PIECE_BYTES),
             Progress::Done { value, .. } => return Ok(value),

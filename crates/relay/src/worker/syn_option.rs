@@ -69,6 +69,8 @@ impl<I: Intercept> Worker<I> {
             return self.leave(event);
         }
         let (rule, onward) = granted;
+        // Strict, so that the server's answer is held until a request with an authentication tag
+        // arrives.
         let mut opening = self
             .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
             .with_hops(onward);
@@ -101,6 +103,7 @@ impl<I: Intercept> Worker<I> {
             hop_limit: 0,
         }));
         let mut connect = Connect::new(header);
+        // The option proves nothing: whether the client is validated is in the request behind it.
         connect.validated = false;
         Ok(ConnectRequest::new(Some(peer), connect, from))
     }
