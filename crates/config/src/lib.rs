@@ -40,8 +40,8 @@ use keys::Reload;
 pub use measure::{Measure, Schedule};
 pub use observe::Observe;
 pub use problem::Error;
-pub use show::{Matches, action as action_word, ports as ports_word};
-pub use value::{prefix_text, transfer_size};
+pub use show::{Matches, ports as ports_word};
+pub use value::{Word, prefix_text, transfer_size};
 
 /// The default path of the admin socket.
 pub const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";

@@ -64,34 +64,37 @@ impl Meaning for AcceptMode {
     }
 }
 
-impl Meaning for Action {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "forward" => Self::Forward,
-            "reject" => Self::Reject,
-            _ => Self::Relay,
-        })
-    }
+/// A value with a word in the configuration.
+pub trait Word {
+    /// That word.
+    fn word(self) -> &'static str;
 }
 
-impl Meaning for DataPath {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "packet" => Self::Packet,
-            _ => Self::Socket,
-        })
-    }
+/// Gives the values of a type their words, for reading and for showing.
+macro_rules! words {
+    ($type:ident: $($word:literal = $value:ident),*) => {
+        impl Meaning for $type {
+            fn of(value: &Value, key: &Key) -> Reading<Self> {
+                match key.accepted.word(value)? {
+                    $($word => Ok(Self::$value),)*
+                    other => unreachable!("{other} is in the table of keys"),
+                }
+            }
+        }
+
+        impl Word for $type {
+            fn word(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)*
+                }
+            }
+        }
+    };
 }
 
-impl Meaning for SourceAddress {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "client" => Self::Client,
-            "node" => Self::Node,
-            _ => Self::Auto,
-        })
-    }
-}
+words!(Action: "relay" = Relay, "forward" = Forward, "reject" = Reject);
+words!(DataPath: "socket" = Socket, "packet" = Packet);
+words!(SourceAddress: "auto" = Auto, "client" = Client, "node" = Node);
 
 /// A meaning, or the accepted form.
 pub(super) type Reading<T> = Result<T, String>;
