@@ -53,11 +53,12 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// Installs the routing rule and the local route of both families; nothing without interception.
-pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
+/// Installs the routing rule and the local route of both families; nothing for a node that does not
+/// intercept, or whose flows take the packet path.
+pub(crate) fn install(config: &Config) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    if wanted.enabled {
-        routing::install(wanted, &mut report)?;
+    if config.transparent.enabled && config.relays() {
+        routing::install(&config.transparent, &mut report)?;
     }
     Ok(report)
 }
@@ -142,7 +143,7 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
 pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     tuning::require(tuning)?;
-    let mut report = install(&config.transparent)?;
+    let mut report = install(config)?;
     tuning::apply(config, tuning, &mut report)?;
     print_report(&report, json)
 }

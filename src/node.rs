@@ -227,7 +227,7 @@ impl Prepared {
         mut sockets: Option<&mut Sockets>,
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
-        host::install(&config.transparent)?;
+        host::install(config)?;
         let (log, writer) = journal::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
         if config.transparent.enabled && least_port > 0 {
@@ -335,7 +335,7 @@ impl Node {
     /// process.
     fn report_packet_path(&self) {
         if let Some(error) = self.redirect().packet_path_error() {
-            let message = "the packet path is not available: its flows use sockets";
+            let message = "the packet path is not available: its flows are forwarded";
             self.log.warn(message, &[("error", &error)]);
         }
         if let Some(error) = self.redirect().packet_path_unpinned() {
@@ -389,6 +389,8 @@ impl Node {
             Some(plan_overlay) => plan_overlay.extend(&file),
             None => file.clone(),
         };
+        // The first socket of a node that did without needs it.
+        host::install(&next)?;
         // Programs first. Until a worker has the policy below, it finds no rule list for the new
         // generation and classifies the flow itself (`Rules::for_event`).
         let generation = intercept::set_rules(&mut self.redirect(), &next)?;
@@ -446,7 +448,7 @@ impl Node {
     /// packet of a relay is dropped, since ip_forward() drops what early demultiplexing assigned to
     /// a local socket.
     pub(crate) fn restore_routing(&self) {
-        match host::install(&self.config().transparent) {
+        match host::install(&self.config()) {
             Ok(report) if report.done.is_empty() => {}
             Ok(report) => {
                 let done = report.done.join(", ");

@@ -251,6 +251,7 @@ impl Node {
         // Relaxed: the flag guards no data, and a late reader attaches one interface too many at
         // worst.
         self.inheritance.replaced.store(true, Ordering::Relaxed);
+        self.redirect().step_back();
         for worker in &self.workers {
             worker.send(Command::Replace { deadline });
         }

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::layout::{bytes, whole};
+use crate::layout::whole;
 use crate::object::{Map, Program};
 use crate::objects::packet_path::{self, map, program};
 use crate::objects::types;
@@ -28,25 +28,25 @@ use pins::Pins;
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
 /// The maps that outlive the process.
-const LASTING: [usize; 7] = [
+const LASTING: [usize; 6] = [
     map::PACKET_FLOWS,
     map::PACKET_HELD,
-    map::PACKET_SYNS,
     map::PACKET_PROFILES,
     map::PACKET_PREFIXES,
     map::PACKET_CONTROL,
     map::PACKET_OWNER,
 ];
 /// Time between two rounds of [`Keeper`].
-const ROUND: Duration = Duration::from_millis(250);
-/// Forwarded SYNs are sent again after these times (RFC 6298 section 5.7 doubles them).
-const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
+///
+/// A SYN that is lost behind the node is late by as much; a round reads the whole table.
+const ROUND: Duration = Duration::from_millis(500);
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
 /// What the keeper of a living node passes to the sweep in `cb[0]`.
 const ALIVE: u32 = 1;
-const AF_INET: u8 = 2;
+/// `ETH_P_IP`, `ETH_P_IPV6`
+const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 
@@ -55,8 +55,11 @@ const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 pub(crate) struct PacketPath {
     maps: Vec<Arc<Map>>,
     programs: [Arc<Program>; 2],
+    sweep: Arc<Program>,
     keeper: Option<JoinHandle<()>>,
     stops: Arc<AtomicBool>,
+    /// Whether another process has this node's place.
+    replaced: Arc<AtomicBool>,
     links: HashMap<u32, Vec<OwnedFd>>,
     /// Without them flows end with the process.
     pins: Option<Pins>,
@@ -66,9 +69,10 @@ pub(crate) struct PacketPath {
 /// The work that the programs cannot do on their own, in a thread.
 #[derive(Debug)]
 struct Keeper {
-    syns: Arc<Map>,
+    control: Arc<Map>,
     sweep: Arc<Program>,
     resend: Program,
+    replaced: Arc<AtomicBool>,
 }
 
 impl PacketPath {
@@ -85,7 +89,10 @@ impl PacketPath {
         let lock = pins.as_ref().map(Pins::lock).transpose();
         let lock = lock.map_err(Error::map("lock", "pins"))?;
         let loaded = Self::load_on(settings, shared, pins)?;
+        let owned = loaded.own();
+        // Before `loaded` is dropped, which takes the lock.
         drop(lock);
+        owned?;
         Ok((loaded, unpinned))
     }
 
@@ -122,17 +129,14 @@ impl PacketPath {
             Arc::new(load(program::PACKET_IN)?),
             Arc::new(load(program::PACKET_OUT)?),
         ];
+        let replaced = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
-            syns: Arc::clone(&maps[map::PACKET_SYNS]),
+            replaced: Arc::clone(&replaced),
+            control: Arc::clone(&maps[map::PACKET_CONTROL]),
             sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
-        if let Some(pins) = &pins {
-            let pinned = pins.replace(pins::SWEEP, keeper.sweep.as_fd());
-            pinned.map_err(Error::map("pin", pins::SWEEP))?;
-        }
-        // From here on a predecessor, and the guard of a dead one, leaves the pins alone.
-        maps[map::PACKET_OWNER].update(&[0; 4], &owner.to_ne_bytes())?;
+        let sweep = Arc::clone(&keeper.sweep);
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
             let stops = Arc::clone(&stops);
@@ -141,12 +145,47 @@ impl PacketPath {
         Ok(Self {
             maps,
             programs,
+            sweep,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             stops,
+            replaced,
             links: HashMap::new(),
             pins,
             owner,
         })
+    }
+
+    /// Makes the flows this node's. From here on a predecessor, and the guard of a dead node, leaves
+    /// the pins alone.
+    fn own(&self) -> Result<(), Error> {
+        if let Some(pins) = &self.pins {
+            let pinned = pins.replace(pins::SWEEP, self.sweep.as_fd());
+            pinned.map_err(Error::map("pin", pins::SWEEP))?;
+        }
+        self.maps[map::PACKET_OWNER].update(&[0; 4], &self.owner.to_ne_bytes())
+    }
+
+    /// Takes the flows back from a successor that failed: what it put into the links would go on by
+    /// its rules.
+    pub(crate) fn reclaim(&self) -> Result<(), Error> {
+        let lock = self.pins.as_ref().map(Pins::lock).transpose();
+        let _lock = lock.map_err(Error::map("lock", "pins"))?;
+        for (ifindex, links) in &self.links {
+            for (link, program) in links.iter().zip(&self.programs) {
+                let updated = sys::update_link(link.as_fd(), program.as_fd());
+                updated.map_err(|source| Error::Attach {
+                    ifindex: *ifindex,
+                    source,
+                })?;
+            }
+        }
+        self.own()
+    }
+
+    /// Leaves new flows to a successor: without it the programs take none.
+    pub(crate) fn step_back(&self) {
+        // Relaxed: the flag guards no data, and the keeper reads it in its next round.
+        self.replaced.store(true, Ordering::Relaxed);
     }
 
     /// Attaches to an interface, in front of other programs. Does nothing if it is attached.
@@ -229,51 +268,22 @@ impl Keeper {
         }
     }
 
-    /// Shows that the node lives, removes flows that have ended, and repeats lost SYNs.
+    /// Shows that the node lives and has its place, removes flows that have ended, and has lost SYNs
+    /// sent again.
     fn round(&self) {
-        let _ = sweep(self.sweep.as_fd(), ALIVE);
-        let mut due = Vec::new();
-        let now = now();
-        let _ = self.syns.each(|key, value| {
-            due.extend(whole::<types::packet_syn>(value).and_then(|syn| {
-                let wait = REPEATS.get(usize::from(syn.tries))?;
-                let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                let is_due = syn.validated != 0 && now.saturating_sub(syn.sent_ns) > wait;
-                is_due.then(|| (key.to_vec(), syn))
-            }));
-            true
-        });
-        for (key, mut syn) in due {
-            syn.tries += 1;
-            // Only an entry that is still there: the flow may have opened meanwhile.
-            if self
-                .syns
-                .replace(&key, bytes(&syn))
-                .is_ok_and(|found| found)
-            {
-                self.resend(&syn);
+        let is_replaced = self.replaced.load(Ordering::Relaxed);
+        let _ = sweep(self.sweep.as_fd(), if is_replaced { 0 } else { ALIVE });
+        let mut control = vec![0; size_of::<types::packet_control>()];
+        let read = self.control.look_up(&[0; 4], &mut control);
+        let control = whole::<types::packet_control>(&control);
+        let is_due = read.is_ok() && control.is_some_and(|control| control.due > 0);
+        if is_due && !is_replaced {
+            for protocol in PROTOCOLS {
+                let mut frame = [0; 64];
+                frame[12..14].copy_from_slice(&protocol.to_be_bytes());
+                let _ = sys::run(self.resend.as_fd(), &frame, &[0; CONTEXT_WORDS], None);
             }
         }
-    }
-
-    /// Sends a SYN by the client's way once more.
-    fn resend(&self, syn: &types::packet_syn) {
-        let frame = syn.frame.as_flattened();
-        let frame = &frame[..usize::from(syn.bytes).min(frame.len())];
-        // The kernel runs programs on Ethernet frames; a device without link layer drops the header.
-        let protocol: u16 = if syn.family == AF_INET {
-            0x0800
-        } else {
-            0x86dd
-        };
-        let link = [&[0; 12], protocol.to_be_bytes().as_slice()].concat();
-        let frame = match syn.l2_bytes {
-            0 => [&link, frame].concat(),
-            _ => frame.to_vec(),
-        };
-        let mut context = [0; CONTEXT_WORDS];
-        context[CONTEXT_CB] = syn.ifindex;
-        let _ = sys::run(self.resend.as_fd(), &frame, &context, None);
     }
 }
 
@@ -309,17 +319,4 @@ fn random() -> io::Result<[u32; 5]> {
         *number = u32::from_ne_bytes(*octets);
     }
     Ok(numbers)
-}
-
-/// The time by which the programs measure (CLOCK_MONOTONIC, ns).
-fn now() -> u64 {
-    let mut now = std::mem::MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the kernel fills `now`; the clock always exists.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
-    let [seconds, nanoseconds] =
-        [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
-    seconds * 1_000_000_000 + nanoseconds
 }
