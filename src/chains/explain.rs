@@ -12,7 +12,7 @@ use posthaste_relay::sys;
 use super::planned::{Case, Followed};
 use super::{Workers, direct, next_hops};
 use crate::api::chains as api;
-use posthaste_config::{Config, action_word, ports_word};
+use posthaste_config::{Config, Word as _, ports_word};
 
 /// The flow of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(crate) fn explain(
         client: question.client.map(|client| client.to_string()),
         rule: rule.map(|rule| api::AppliedRule {
             name: rule.name.clone(),
-            action: action_word(rule.action).into(),
+            action: rule.action.word().into(),
         }),
         routes: applied(&policy.chains, &flow),
         plan: case.plan(followed, size.as_ref().and_then(|size| size.class)),

@@ -99,6 +99,7 @@ impl Btf {
         let found = self.plain(id)?;
         match found.kind {
             INT | STRUCT | UNION | ENUM | ENUM64 | FLOAT => Ok(found.size_or_type),
+            // The target has 64 bits, whatever the host that builds.
             PTR => Ok(8),
             ARRAY => Ok(self.bytes(found.extra[0])? * found.extra[2]),
             kind => bail!("type `{}` of kind {kind} has no size", found.name),
@@ -145,6 +146,7 @@ impl Btf {
         wanted.push(id);
         let found = self.get(id)?;
         match found.kind {
+            // Without the fields: a structure of the kernel leads to most of its types.
             INT | STRUCT | UNION => Ok(()),
             PTR | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC => {
                 self.collect(found.size_or_type, wanted)
@@ -197,6 +199,7 @@ impl Type {
                 }
             }
             FUNC => found.linkage = count,
+            // Skipped: neither parameters nor structures of the programs name their values.
             ENUM => *at += 8 * count,
             DATASEC | ENUM64 => *at += 12 * count,
             PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FLOAT | TYPE_TAG => (),
@@ -243,6 +246,7 @@ fn offset_of(name: &str, strings: &mut Vec<u8>) -> u32 {
         return 0;
     }
     let entry = [b"\0", name.as_bytes(), b"\0"].concat();
+    // Between zeros, or the end of another name would be taken for it.
     let found = strings.windows(entry.len()).position(|part| part == entry);
     let at = found.map_or(strings.len(), |at| at + 1);
     if found.is_none() {

@@ -30,7 +30,7 @@ const VARIABLES: &str = "variables";
 #[derive(Debug)]
 pub(crate) struct Linked {
     pub(crate) license: String,
-    /// What the kernel needs to know of types.
+    /// The type information that the kernel needs.
     pub(crate) btf: Vec<u8>,
     pub(crate) maps: Vec<Map>,
     /// Names of the constants that a start sets.
@@ -101,6 +101,7 @@ pub(crate) fn link(name: &str, file: &[u8]) -> Result<(Linked, Btf)> {
                 .collect(),
         });
     }
+    // The tables of `aya-obj` have a random order; a build must give the same bytes each time.
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     let reduced = reduce(&btf, &mut maps, &mut programs)?;
     let linked = Linked {
@@ -138,6 +139,7 @@ fn maps(object: &Object) -> Result<(Vec<Map>, Vec<String>)> {
             }
             _ => [0; 2],
         };
+        // The loader makes a map of zeros for variables, and nothing would copy the values there.
         if name.starts_with('.') && name != ZEROES {
             bail!("variables in {name}: constants and initial values are not supported");
         }

@@ -19,6 +19,7 @@ pub(crate) fn collect(btf: &Btf, name: &str, found: &mut BTreeMap<String, String
     let mut inner = Vec::new();
     let mut end = 0;
     for member in &structure.members {
+        // The kernel compares keys byte by byte, and padding has no defined value.
         ensure!(member.bits == 8 * end, "padding before {}", member.name);
         end += btf.bytes(member.of)?;
         let rust = rust_type(btf, member.of, &mut inner)?;

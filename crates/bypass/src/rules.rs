@@ -71,7 +71,7 @@ impl Pair {
 
     fn reset_from_end(&mut self, e: usize, header: &Header) -> Verdict {
         let data = &self.directions[e];
-        // A RST that P and Y would both refuse is none, and says nothing about the flow.
+        // A RST that P and Y would both refuse is none, and shows nothing about the flow.
         let lowest = earlier(data.relay_ack, data.end_ack);
         if before(header.seq, lowest) || before(data.promised, header.seq) {
             return Verdict::default();

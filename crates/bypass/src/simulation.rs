@@ -34,8 +34,8 @@ fn every_schedule_keeps_the_stream() {
     );
 }
 
-/// The oracle finds a hand-over that has the defect, and says so in a line that has `symptom`, on a
-/// schedule that is right without it. The search begins at the seed that showed it last.
+/// The oracle finds a hand-over that has the defect, and reports it in a line that has `symptom`, on
+/// a schedule that is right without it. The search begins at the seed that showed it last.
 fn assert_caught(defect: Defect, symptom: &str, first: u64) {
     let caught = (first..first + 20_000).find(|&seed| {
         let failure = World::new(seed, Some(defect)).run();

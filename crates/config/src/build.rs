@@ -92,6 +92,8 @@ impl Reader {
     fn read<T>(&mut self, section: &Section, name: &str, read: impl Fn(&Value) -> Reading<T>) -> T {
         let given = self.optional(section, name, &read);
         given.unwrap_or_else(|| {
+            // Read like a value of the file, so that the documented default and the used one cannot
+            // differ.
             let usual = section.key(name).usual().expect("the table has a default");
             read(&usual).expect("defaults are read")
         })
@@ -105,6 +107,7 @@ impl Reader {
         read: impl Fn(&Value) -> Reading<T>,
     ) -> Option<T> {
         let value = section.value(name)?;
+        // A wrong value counts as absent: one mistake must not cause messages about others.
         let rejected = |form: String| self.reject(&section.path(name), value, &form);
         read(value.get_ref()).map_err(rejected).ok()
     }
@@ -243,9 +246,11 @@ impl Reader {
         if !transparent.enabled {
             self.strayed_answers(&policy.rules);
         }
+        // With a controller the peers are its members, which the file does not have.
         if file.one("controller").at.is_none() {
             self.lonely_listeners(&explicit, &policy);
         }
+        // Checks across sections come last, when all sections are read.
         self.shadowed(&policy);
         self.shared_port(&explicit, &fixed, metrics);
         let measure = self.measure(file, &explicit, &policy.chains.peers);
@@ -284,6 +289,7 @@ impl Reader {
             .clamp(1, WORKERS_MAX);
         let workers = self.get_or(section, "workers", cpus);
         let room = self.capacity.files.saturating_sub(FILES_APART) / FILES_PER_RELAY;
+        // A relay that finds no descriptor would fail; one too many is forwarded instead.
         let room = u32::try_from(room)
             .unwrap_or(RELAYS_MAX)
             .clamp(16, RELAYS_MAX);
@@ -321,6 +327,8 @@ impl Reader {
             socket_mark: self.read(section, "socket_mark", value::mark),
             table: self.read(section, "table", value::table),
         };
+        // The node's own packets would match the rule for redirected ones, and be delivered to the
+        // node.
         if read.mark == read.socket_mark {
             let marks = ["socket_mark", "mark"];
             let at = marks.into_iter().find_map(|key| section.value(key));
@@ -361,6 +369,7 @@ impl Reader {
         let total = self.get(section, "total");
         let number = |v: &Value| value::at_most(v, "half_open.total", total);
         let reserve = self.optional(section, "reserve", number);
+        // A small total stays usable for clients without a completed handshake.
         let reserve = reserve.unwrap_or_else(|| RESERVE.min(total / 4));
         HalfOpenLimits {
             total,

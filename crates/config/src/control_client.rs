@@ -16,17 +16,17 @@ pub struct Follow {
     pub key: PublicKey,
     /// The file that this node's secret is in.
     pub identity_file: PathBuf,
-    /// That secret; nothing until the mistakes in the file are told.
+    /// That secret; nothing while the file has mistakes.
     pub secret: Option<Secret>,
     /// The directory that the last plan is kept in.
     pub state: PathBuf,
-    /// What a transfer is taken to have where nobody knows, in bytes.
+    /// The assumed size of a transfer without other information, in bytes.
     pub transfer_bytes: u32,
-    /// Settings of the sockets of hops to nodes that the controller tells of.
+    /// Settings of the sockets of hops to the controller's members.
     pub socket: SideOptions,
 }
 
-/// A secret that is shown to nobody.
+/// A secret that is never shown.
 #[derive(Clone, Debug)]
 pub struct Secret(pub Identity);
 

@@ -18,7 +18,7 @@ mod show;
 #[cfg(test)]
 mod tests;
 
-/// Everything a controller was told.
+/// The whole configuration of a controller.
 #[derive(Clone, Debug)]
 pub struct Controller {
     /// The streams of nodes, and what the controller keeps.
@@ -50,7 +50,7 @@ pub struct Server {
     pub identity: Identity,
     /// What must survive the controller.
     pub store: PathBuf,
-    /// How often either end of a stream says something.
+    /// How often either end of a stream sends something.
     pub keepalive: Duration,
 }
 
@@ -59,9 +59,9 @@ pub struct Server {
 pub struct Api {
     /// The address on which HTTP is served.
     pub listen: SocketAddr,
-    /// Who has one may look; without it everybody may who reaches the address.
+    /// For reading; without it every client that reaches the address may read.
     pub read_token: Option<Token>,
-    /// Who has this one may change things as well; without it nobody may.
+    /// For changes as well; without it no client may change anything.
     pub operate_token: Option<Token>,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for Api {
 /// The `[plan]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How long a plan stands after it was last said to.
+    /// The life of a plan after its last lease renewal.
     pub ttl: Duration,
     /// Hops are taken to be open when flows come.
     pub warm: bool,

@@ -13,7 +13,7 @@ use super::keys::{self, Key, Kind, Table};
 use super::problem::Problem;
 use super::value;
 
-/// Mistakes in the structure of a file that are told at once.
+/// Mistakes in the structure of a file that are reported at once.
 const PROBLEMS_MAX: usize = 64;
 
 /// A section as written. It may have a secret in it and is not to be shown.
@@ -36,8 +36,8 @@ enum Given {
     Wrong,
 }
 
-/// The file as written, and the mistakes in its structure. Nothing can be told of a text that is not
-/// TOML but its first mistake.
+/// The file as written, and the mistakes in its structure. Of a text that is not TOML only the first
+/// mistake is reported.
 pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), Problem> {
     let document = DeTable::parse(text).map_err(|error| Problem {
         at: error.span().map(|span| span.start),
@@ -48,6 +48,7 @@ pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), 
         problems: Vec::new(),
     };
     let file = walk.section("", String::new(), Some((0, document.get_ref())));
+    // Before the cut, so that the first mistakes of the text remain.
     walk.problems.sort_by_key(|problem| problem.at);
     walk.problems.truncate(PROBLEMS_MAX);
     Ok((file, walk.problems))
@@ -203,7 +204,7 @@ impl Walk {
     fn value(&mut self, path: &str, value: &Spanned<DeValue<'_>>) -> Option<Spanned<Value>> {
         let read = Value::deserialize(ValueDeserializer::from(value.clone())).ok();
         if read.is_none() {
-            // It is not shown: it may be a secret without quotes.
+            // It is not shown: it may be a secret without quotes, such as a key of digits alone.
             let form = "expected a number that fits into 64 bits";
             self.note(value.span().start, format!("{path}: {form}"));
         }
@@ -221,6 +222,7 @@ impl Walk {
         let own = name.rsplit('.').next().unwrap_or(name);
         if kind == Kind::One {
             let table = value.and_then(|value| self.table_of(name, value));
+            // Also without a table: `Section::one` relies on one, and its keys have defaults.
             return vec![self.section(name, format!("{outer}{own}."), table)];
         }
         let mut tables = Vec::new();
@@ -232,6 +234,7 @@ impl Walk {
             Some((value, at)) => {
                 let form = format!("expected [[{name}]], in two brackets: there may be several");
                 self.note(at, format!("{name}: {form}"));
+                // Read as the only one, so that mistakes in its keys are reported in the same pass.
                 tables.extend(value.as_table().map(|table| (at, table)));
             }
         }
@@ -274,6 +277,7 @@ fn prefix(own: &str, kind: Kind, number: usize, table: &DeTable<'_>) -> String {
     let name = table.get("name").and_then(|name| name.get_ref().as_str());
     let name = name.map(|name| Value::String(name.to_owned()));
     match (kind, name.and_then(|name| value::name(&name).ok())) {
+        // Only a name that is allowed: another may contain a newline or be a misplaced secret.
         (Kind::Named, Some(name)) => format!("{own} \"{name}\": "),
         (Kind::Numbered, _) => format!("{own} {number}: "),
         _ => format!("{own}."),

@@ -42,6 +42,7 @@ pub fn of_id(id: u32) -> Group {
 
 fn entries(text: &str) -> impl Iterator<Item = (&str, u32)> {
     text.lines().filter_map(|line| {
+        // group(5): name:password:GID:members.
         let mut fields = line.split(':');
         let name = fields.next().filter(|name| !name.is_empty())?;
         Some((name, fields.nth(1)?.parse().ok()?))

@@ -41,7 +41,7 @@ pub struct KeyFile {
 }
 
 impl Capacity {
-    /// Asks the host.
+    /// Those of this host.
     pub fn of_host() -> Self {
         Self {
             cpus: cpus().len().max(1),
@@ -69,11 +69,13 @@ fn read_key_file(path: &Path) -> io::Result<KeyFile> {
     // A pipe must not make a node wait.
     let mut options = std::fs::File::options();
     let file = options.read(true).custom_flags(O_NONBLOCK).open(path)?;
+    // Of the open file: the path may lead to another one by now.
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
     let mut text = String::new();
+    // A large file that is named by mistake must not be read whole.
     file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
     Ok(KeyFile {
         text,
@@ -93,6 +95,7 @@ fn congestion_controls() -> Vec<String> {
     let mut names: Vec<String> = loaded.split_whitespace().map(Into::into).collect();
     let release = read("/proc/sys/kernel/osrelease");
     let modules = read(&format!("/lib/modules/{}/modules.dep", release.trim()));
+    // TCP_CONGESTION loads a module by its name if the caller has CAP_NET_ADMIN (tcp(7)).
     names.extend(modules.lines().filter_map(module_name));
     names
 }

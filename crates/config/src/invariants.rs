@@ -131,7 +131,7 @@ mod tests {
             }
             meaningful += u64::from(check(&lines.join("\n")));
         }
-        assert!(meaningful > TEXTS / 20, "{meaningful} are too few to tell");
+        assert!(meaningful > TEXTS / 20, "{meaningful} are too few");
         assert!(meaningful < TEXTS, "none was spoilt");
     }
 

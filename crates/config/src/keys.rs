@@ -42,7 +42,7 @@ pub(super) struct Rows {
 pub(super) enum Kind {
     /// Once: `node.`
     One,
-    /// Several times, told apart by their `name`: `rule "web": `
+    /// Several times, each with its own `name`: `rule "web": `
     Named,
     /// By their order: `route 2: `
     Numbered,
@@ -67,7 +67,7 @@ pub(super) struct Key {
 pub(super) enum Usual {
     /// This value, as a file would have it.
     Is(&'static str),
-    /// What these words say, decided by the reader.
+    /// What these words describe, decided by the reader.
     Computed(&'static str),
     /// A mistake.
     Required,
@@ -82,13 +82,13 @@ pub(super) enum Accepted {
     Size(u32, u32),
     Switch,
     Words(&'static [&'static str]),
-    /// What these words say, checked by the reader.
+    /// What these words describe, checked by the reader.
     Form(&'static str),
     /// That, or this text.
     Or(&'static Self, &'static str),
 }
 
-/// What a reload does with a changed value. The functions say whether a value is the same, and
+/// What a reload does with a changed value. The functions return whether a value is the same, and
 /// give the next configuration the former one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reload {
@@ -174,7 +174,7 @@ pub(super) fn inner(table: Table, section: &str) -> Vec<(&'static str, Kind)> {
     found
 }
 
-/// What is said of a key that a section does not have: the nearest key that it has, the sections
+/// The message about a key that a section does not have: the nearest key that it has, the sections
 /// that do have it, or its keys.
 pub(super) fn unknown(table: Table, section: &str, name: &str) -> String {
     let keys = of(table, section).flat_map(|rows| rows.keys.iter().map(|key| key.name));
@@ -185,6 +185,7 @@ pub(super) fn unknown(table: Table, section: &str, name: &str) -> String {
     let others = table.iter().filter(has_it).flat_map(|rows| rows.sections);
     let others: Vec<String> = others.map(|section| format!("[{section}]")).collect();
     match nearest {
+        // One slip in a short key, more in a long one; a farther key would mislead.
         Some((distance, key)) if distance <= 1 + name.chars().count() / 3 => {
             format!("unknown key; did you mean \"{key}\"?")
         }
@@ -218,6 +219,7 @@ pub(super) fn waiting(table: Table, mut keeps: impl FnMut(Reload) -> bool) -> Ve
         if !keeps(rows.reload) {
             waiting.push(section.to_owned());
         }
+        // All are called, in order: each restores its former value in the next configuration.
         let changed = rows.keys.iter().filter(|key| !keeps(key.reload));
         waiting.extend(changed.map(|key| format!("{section}.{}", key.name)));
     }

@@ -40,13 +40,13 @@ use keys::Reload;
 pub use measure::{Measure, Schedule};
 pub use observe::Observe;
 pub use problem::Error;
-pub use show::{Matches, action as action_word, ports as ports_word};
-pub use value::{prefix_text, transfer_size};
+pub use show::{Matches, ports as ports_word};
+pub use value::{Word, prefix_text, transfer_size};
 
-/// Where the admin socket is unless the configuration says otherwise.
+/// The default path of the admin socket.
 pub const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";
 
-/// Everything a node was told.
+/// The whole configuration of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Settings of the process.
@@ -61,7 +61,7 @@ pub struct Config {
     pub transparent: Transparent,
     /// What has to be seen of destinations first.
     pub observe: Observe,
-    /// Where clients and peers ask for a relay (RFC 8803), besides.
+    /// Where clients and peers request a relay (RFC 8803), besides.
     pub explicit: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.
     pub fixed: Vec<Fixed>,
@@ -71,7 +71,7 @@ pub struct Config {
     pub measure: Measure,
     /// Whose plans it follows, if any.
     pub follow: Option<Follow>,
-    /// What the file says and the policy has no need of.
+    /// What the file contains and the policy has no need of.
     pub spelling: Spelling,
     /// What is allowed but probably not meant, one sentence each.
     pub warnings: Vec<String>,
@@ -101,7 +101,7 @@ pub struct Fixed {
     pub destination: SocketAddr,
 }
 
-/// What the file says of other nodes and the policy has no need of.
+/// What the file contains about other nodes and the policy has no need of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spelling {
     /// By peer: the file that its key is in; `None` when the key is in the
@@ -156,6 +156,7 @@ impl Config {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
         let mut config = Self::parse(path, &text, &Capacity::of_host())?;
+        // Key files are checked one by one; a key in this file makes its mode count.
         let has_keys = config.spelling.key_files.contains(&None);
         if has_keys && std::fs::metadata(path).is_ok_and(|file| host::is_for_all(&file)) {
             let what = format!(
@@ -178,7 +179,7 @@ impl Config {
     }
 
     /// Whether to attach the programs to the interface of this name. Without transparency
-    /// they are there for those who ask: what a server answers waits for their proof.
+    /// they serve requests: the server's answer is held until their client is validated.
     pub fn watches(&self, interface: &str) -> bool {
         let needed = self.transparent.enabled || !self.explicit.is_empty();
         needed && self.transparent.wants(interface)
@@ -199,6 +200,7 @@ impl Config {
             Reload::NodeKeeps(keep) => keep(self, &mut next),
             Reload::Applies | Reload::ControllerKeeps(_) => true,
         });
+        // Of the workers that run, whose number a reload does not change.
         next.policy.relays_max = build::share(next.node.relays_max, self.node.workers);
         (next, waiting)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `[measure]` section, and what peers say of it.
+//! The `[measure]` section, and `reflector` of peers.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wrong with a configuration file, said so that it can be repaired:
+//! What is wrong with a configuration file, with all that is needed to repair it:
 //! file, line, key, value and the accepted form.
 
 use std::fmt;
@@ -71,6 +71,7 @@ pub(super) fn locate(
 
 /// Line and column, both from 1; the column counts characters.
 pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    // An offset within a character has no line of its own: the end of the text then.
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before.matches('\n').count() + 1;

@@ -36,7 +36,7 @@ struct Reach {
 }
 
 impl Reach {
-    /// Whether it is asked before `other`, which is of another rule.
+    /// Whether it applies before `other`, which is of another rule.
     fn goes_before(&self, other: &Self) -> bool {
         self.index != other.index
             && self.is_ipv4 == other.is_ipv4
@@ -45,7 +45,7 @@ impl Reach {
     }
 }
 
-/// The rules, or routes, that can never apply. Of very many nothing is said.
+/// The rules, or routes, that can never apply. None are reported of a file with very many.
 pub(super) fn shadowed<'a>(all: impl Iterator<Item = &'a Match>) -> Vec<Shadowed> {
     let mut reaches = Vec::new();
     let mut count = 0;
@@ -80,6 +80,7 @@ fn shadows(index: usize, reaches: &[Reach]) -> Option<Vec<usize>> {
                 by.push(other.index);
             }
         }
+        // One way to match is enough for a rule to apply.
         if !pieces.is_empty() {
             return None;
         }
@@ -100,6 +101,7 @@ fn cut(piece: &Ranges, other: &Ranges) -> Vec<Ranges> {
     if !meet(piece, other) {
         return vec![*piece];
     }
+    // Two pieces for each of the three sides at the most, so a cut leaves six boxes.
     let (mut left, mut rest) = (Vec::new(), *piece);
     for side in 0..piece.len() {
         let ((first, last), (start, end)) = (rest[side], other[side]);
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(found(&rules), []);
     }
 
-    /// Rules from a few prefixes and ports: every flow there can be is asked for its rule.
+    /// Rules from a few prefixes and ports: every possible flow is classified.
     // promise: H14
     #[test]
     fn shadowed_never_applies() {
@@ -280,7 +282,7 @@ mod tests {
             }
             shadowed_ones += dead.len();
         }
-        assert!(shadowed_ones > 50, "{shadowed_ones} are too few to tell");
+        assert!(shadowed_ones > 50, "{shadowed_ones} are too few");
     }
 
     /// The rules that some flow has.

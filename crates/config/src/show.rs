@@ -4,12 +4,10 @@
 
 use std::ops::RangeInclusive;
 
-use posthaste_relay::policy::{
-    Action, DataPath, HalfOpenLimits, Match, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
-};
+use posthaste_relay::policy::{HalfOpenLimits, Match, Rule, SideOptions, Timeouts};
 use serde::Serialize;
 
-use super::value::{show_duration, show_size};
+use super::value::{Word, show_duration, show_size};
 use super::{Config, Transparent, observe};
 use crate::groups::Group;
 
@@ -119,13 +117,16 @@ pub struct Matches {
 impl Matches {
     /// The texts of a match, as a file has them.
     pub fn of(matches: &Match) -> Self {
-        let prefixes = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect();
         Self {
-            destinations: prefixes(&matches.destinations),
-            sources: prefixes(&matches.sources),
+            destinations: texts(&matches.destinations),
+            sources: texts(&matches.sources),
             ports: matches.ports.iter().map(ports).collect(),
         }
     }
+}
+
+fn texts(all: &[impl ToString]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -237,41 +238,17 @@ fn half_open(limits: &HalfOpenLimits) -> HalfOpen {
 fn rule(rule: &Rule) -> EffectiveRule {
     EffectiveRule {
         name: rule.name.clone(),
-        action: action(rule.action),
+        action: rule.action.word(),
         accept: rule.accept.name(),
         observe: rule.observe,
-        data_path: data_path(rule.data_path),
-        source_address: source_address(rule.source_address),
+        data_path: rule.data_path.word(),
+        source_address: rule.source_address.word(),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),
         matches: Matches::of(&rule.matches),
         downstream: side(&rule.downstream),
         upstream: side(&rule.upstream),
         timeouts: limits(&rule.timeouts),
-    }
-}
-
-/// The word of the configuration for an action.
-pub fn action(action: Action) -> &'static str {
-    match action {
-        Action::Relay => "relay",
-        Action::Forward => "forward",
-        Action::Reject => "reject",
-    }
-}
-
-fn data_path(path: DataPath) -> &'static str {
-    match path {
-        DataPath::Socket => "socket",
-        DataPath::Packet => "packet",
-    }
-}
-
-fn source_address(source: SourceAddress) -> &'static str {
-    match source {
-        SourceAddress::Auto => "auto",
-        SourceAddress::Client => "client",
-        SourceAddress::Node => "node",
     }
 }
 

@@ -110,7 +110,7 @@ fn shown_config_parses_back() {
     }
 }
 
-/// A body, where its mistake is, and what the error says of it.
+/// A body, where its mistake is, and the error about it.
 const INVALID: &[(&str, &str, &[&str])] = &[
     (
         "[node]\nwrkers = 2",
@@ -371,7 +371,7 @@ fn reloadable_keys() {
         ),
         (4096, 5)
     );
-    // What waits is still told at the next reload of the same file.
+    // What waits is still reported at the next reload of the same file.
     assert_eq!(adopted.adopt(next).1, waiting);
     let (same, waiting) = now.adopt(now.clone());
     assert_eq!((same, waiting.len()), (now, 0));

@@ -64,34 +64,37 @@ impl Meaning for AcceptMode {
     }
 }
 
-impl Meaning for Action {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "forward" => Self::Forward,
-            "reject" => Self::Reject,
-            _ => Self::Relay,
-        })
-    }
+/// A value with a word in the configuration.
+pub trait Word {
+    /// That word.
+    fn word(self) -> &'static str;
 }
 
-impl Meaning for DataPath {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "packet" => Self::Packet,
-            _ => Self::Socket,
-        })
-    }
+/// Gives the values of a type their words, for reading and for showing.
+macro_rules! words {
+    ($type:ident: $($word:literal = $value:ident),*) => {
+        impl Meaning for $type {
+            fn of(value: &Value, key: &Key) -> Reading<Self> {
+                match key.accepted.word(value)? {
+                    $($word => Ok(Self::$value),)*
+                    other => unreachable!("{other} is in the table of keys"),
+                }
+            }
+        }
+
+        impl Word for $type {
+            fn word(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)*
+                }
+            }
+        }
+    };
 }
 
-impl Meaning for SourceAddress {
-    fn of(value: &Value, key: &Key) -> Reading<Self> {
-        Ok(match key.accepted.word(value)? {
-            "client" => Self::Client,
-            "node" => Self::Node,
-            _ => Self::Auto,
-        })
-    }
-}
+words!(Action: "relay" = Relay, "forward" = Forward, "reject" = Reject);
+words!(DataPath: "socket" = Socket, "packet" = Packet);
+words!(SourceAddress: "auto" = Auto, "client" = Client, "node" = Node);
 
 /// A meaning, or the accepted form.
 pub(super) type Reading<T> = Result<T, String>;
@@ -214,14 +217,16 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
 /// A mark of exactly one bit.
 pub(super) fn mark(value: &Value) -> Reading<u32> {
     let bits = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    // One bit, so that the other bits of a mark stay free for other programs.
     bits.filter(|bits| bits.is_power_of_two()).ok_or_else(|| {
         "expected a number with exactly one of 32 bits set, such as 0x10000000".into()
     })
 }
 
-/// A routing table number that is nobody else's by convention.
+/// A routing table number that no other use has by convention.
 pub(super) fn table(value: &Value) -> Reading<u32> {
     let form = "expected a table number from 1 to 4294967295 other than 253, 254 and 255 (default, main, local)";
+    // 0 is RT_TABLE_UNSPEC, for which the kernel takes the main table.
     let id = number(value, 1..=u32::MAX).map_err(|_| form)?;
     if (253..=255).contains(&id) {
         Err(form.into())
@@ -238,6 +243,7 @@ pub(super) fn interface(value: &Value) -> Reading<String> {
             "expected an interface that carries forwarded packets; \"lo\" never does".into(),
         );
     }
+    // As the kernel's dev_valid_name: no slash, no white space, neither "." nor "..".
     let length_fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&name.len());
     let allowed = |c: char| c.is_ascii_graphic() && c != '/';
     if length_fits && name != "." && name != ".." && name.chars().all(allowed) {
@@ -263,6 +269,7 @@ pub(super) fn socket_path(value: &Value) -> Reading<PathBuf> {
 pub(super) fn group(value: &Value, find: fn(&str) -> Option<u32>) -> Reading<Group> {
     let form = "expected the name of a group of this host (/etc/group), or the number of a group";
     if let Some(number) = value.as_integer() {
+        // All ones mean "no change" to chown(2).
         let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
         return Ok(Group {
             id: id.ok_or(form)?,
@@ -297,6 +304,7 @@ pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
 /// The name of a rule, a peer or a chain.
 pub(super) fn name(value: &Value) -> Reading<String> {
     let name = value.as_str().unwrap_or_default();
+    // Names are labels of metrics and words of log lines, which need no quotes then.
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(allowed) {
         return Ok(name.into());
@@ -344,6 +352,7 @@ pub fn prefix_text(text: &str) -> Reading<Prefix> {
 fn network(ip: IpAddr, bits: u8) -> IpAddr {
     match ip {
         IpAddr::V4(v4) => {
+            // A shift by all bits, of the prefix length 0, overflows; the mask is 0 then.
             let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
             IpAddr::V4((v4.to_bits() & mask).into())
         }
@@ -357,6 +366,7 @@ fn network(ip: IpAddr, bits: u8) -> IpAddr {
 /// A port, or a range of ports such as `"8000-8999"`.
 pub(super) fn ports(value: &Value) -> Reading<RangeInclusive<u16>> {
     let form = "expected a port from 1 to 65535, or a range such as \"8000-8999\"";
+    // Port 0 is reserved (RFC 6335 §6) and in no packet of a flow.
     let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
     let range = match value {
         Value::Integer(n) => u16::try_from(*n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long a controller takes to write a plan down and to make the rows of all nodes from it, without
-//! the planning itself, of which `cargo bench -p posthaste-plan` tells; and how long a node takes to
+//! the planning itself, which `cargo bench -p posthaste-plan` measures; and how long a node takes to
 //! follow, and to look ways up; and to repair a plan.
 //!
 //! Before its own figures it prints, for each number of nodes, how long a thread's processor worked: other

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both ends add up to see that they mean the same rows. It finds mistakes and gaps, not forgers:
+//! What both ends add up to check that they hold the same rows. It finds mistakes and gaps, not forgers:
 //! those are kept out by the stream.
 //!
 //! The routes to each egress have a sum of their own, and the sums are added modulo 2^64. So their order
@@ -29,6 +29,7 @@ pub(crate) fn routes_by<'a>(
     let mut sum = over(ROUTES, [egress, length(classes.len())]);
     sum = over(sum, classes.iter().map(|&class| class.into()));
     for (count, nodes) in chains {
+        // Counts separate the lists: moved from one chain to the next, a node changes the sum.
         sum = over(over(sum, [length(count)]), nodes);
     }
     for choice in choices {
@@ -63,7 +64,7 @@ fn over(start: u64, words: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 /// The step of SplitMix64: every bit of the result depends on every bit.
-fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let mut mixed = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

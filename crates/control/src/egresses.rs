@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which node connects to which destinations. Pure.
 //!
-//! A table says so, which configuration and API fill: the longest prefix counts. For what no entry of it
-//! covers, it is the node that measured the shortest round trip by its own connections. What nodes say of
-//! destinations cannot be checked by others: a node that lies can draw flows to itself that the table
-//! does not speak of. Who wants to rely on no node fills the table.
+//! A table decides, which configuration and API fill: the longest prefix counts. For what no entry of it
+//! covers, it is the node that measured the shortest round trip by its own connections. Other nodes cannot
+//! check what a node reports about destinations: one that lies can draw flows to itself that the table does
+//! not cover. An operator who does not trust the nodes fills the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::message::{Destination, Egress, NodeNumber, Prefix};
 
-/// Most prefixes that one node may tell of.
+/// Most prefixes that one node may report.
 pub const PREFIXES_MAX: usize = 4096;
 
-/// Most prefixes that nodes are told of, unless the table alone has more: 2 MB at the most.
+/// Most prefixes that nodes are sent, unless the table alone has more: 2 MB at the most.
 pub const LIST_MAX: usize = 65_536;
 
 /// Handshakes that a round trip must rest on.
 pub const HANDSHAKES_MIN: u32 = 3;
 
-/// Another node takes a prefix over when it is so much nearer: parts of a hundred,
+/// Another node takes a prefix over when it is nearer by this share, in per cent,
 const SWITCH_GAIN_PERCENT: u64 = 5;
 
-/// and microseconds.
+/// and by this time, in microseconds: the egress must not alternate between nodes that are equally near.
 const BETTER_US: u32 = 2000;
 
 /// The longest round trip that is believed, in microseconds.
@@ -32,13 +32,13 @@ const RTT_MAX_US: u32 = 30_000_000;
 /// Whose destinations are whose.
 #[derive(Debug)]
 pub struct Egresses {
-    /// How long what a node said counts.
+    /// How long a report counts.
     ttl: Duration,
     configured: BTreeMap<Prefix, NodeNumber>,
     set: BTreeMap<Prefix, NodeNumber>,
     /// By node, round trips in microseconds and until when they count.
     measured: BTreeMap<NodeNumber, BTreeMap<Prefix, (u32, Duration)>>,
-    /// Who had the measured prefixes last, and how far they were said to be, in microseconds.
+    /// Which node had the measured prefixes last, and the round trip to them as sent, in microseconds.
     nearest: BTreeMap<Prefix, (NodeNumber, u32)>,
     /// Reports that were not believed, or for which there was no room.
     refused: u64,
@@ -64,13 +64,14 @@ impl Prefix {
     }
 
     fn mask(&self, bits: u8) -> u128 {
+        // The prefix of length 0 shifts by all 128 bits, which overflows; its mask is 0.
         let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
         u128::from_be_bytes(self.address) & mask
     }
 }
 
 impl Egresses {
-    /// Knows nothing. What nodes say counts for `ttl`.
+    /// Without any destination. Reports of nodes count for `ttl`.
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
@@ -102,7 +103,7 @@ impl Egresses {
         self.refused
     }
 
-    /// A node tells how far destinations are.
+    /// A node reports the round trips to destinations.
     pub fn measured(&mut self, node: NodeNumber, destinations: &[Destination], now: Duration) {
         let known = self.measured.entry(node).or_default();
         known.retain(|_, (_, until)| *until > now);
@@ -113,7 +114,10 @@ impl Egresses {
                 handshakes,
             } = *destination;
             let is_possible = prefix.is_sound() && (1..=RTT_MAX_US).contains(&rtt_us);
+            // A prefix that is already stored takes no more memory: its report counts even when the
+            // list is full.
             let is_known = known.contains_key(&prefix);
+            // A node that reports without end must not fill the memory of the controller.
             if !is_possible || (known.len() >= PREFIXES_MAX && !is_known) {
                 self.refused += 1;
             } else if handshakes >= HANDSHAKES_MIN {
@@ -122,12 +126,12 @@ impl Egresses {
         }
     }
 
-    /// What a node said does not count any more.
+    /// The reports of a node do not count any more.
     pub fn forget(&mut self, node: NodeNumber) {
         self.measured.remove(&node);
     }
 
-    /// Who connects to what, of the nodes that are there, in the order of prefixes.
+    /// The egresses among the nodes that are there, in the order of prefixes.
     pub fn list(&mut self, is_there: impl Fn(NodeNumber) -> bool, now: Duration) -> Vec<Egress> {
         let mut table = self.configured.clone();
         table.extend(self.set.iter().map(|(prefix, node)| (*prefix, *node)));
@@ -143,11 +147,16 @@ impl Egresses {
                 }
             }
         }
+        // Tables have few different lengths, so a look-up for each length replaces a tree of
+        // prefixes.
         let lengths: BTreeSet<u8> = table.keys().map(|prefix| prefix.bits).collect();
         all.retain(|prefix, _| !is_covered(&table, &lengths, prefix));
+        // The operator's table goes first: measurements fill what is left.
         let room = LIST_MAX.saturating_sub(table.len());
         let nearest = all.into_iter().map(|(prefix, (node, rtt_us))| {
             let listed = self.nearest.get(&prefix).filter(|(had, _)| *had == node);
+            // The time as sent stays until it differs enough, or each plan would send every prefix
+            // again.
             let kept = listed.filter(|(_, listed_us)| !differs(rtt_us, *listed_us));
             (prefix, kept.copied().unwrap_or((node, rtt_us)))
         });
@@ -167,7 +176,7 @@ impl Egresses {
     }
 }
 
-/// By more than a tenth, and more than a millisecond: nodes are not told anew of what is less.
+/// By more than a tenth, and more than a millisecond: smaller differences are not sent again.
 fn differs(rtt_us: u32, from_us: u32) -> bool {
     rtt_us.abs_diff(from_us) > (from_us / 10).max(1000)
 }
@@ -185,6 +194,8 @@ fn takes_over(
     match incumbent {
         Some(incumbent) if *incumbent == best.0 => is_much_nearer(other.1, best.1),
         Some(incumbent) if *incumbent == other.0 => !is_much_nearer(best.1, other.1),
+        // Nodes come in the order of their numbers: in a tie the lower one stays, after a restart
+        // as well.
         _ => other.1 < best.1,
     }
 }

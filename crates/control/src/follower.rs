@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's side of the stream to its controller. No I/O and no clock of its own: whoever drives it
-//! carries out what [`Follower::poll_action`] asks for, tells what became of it, and calls again no
-//! later than at [`Follower::deadline`]. Times are those of a clock that only goes forward.
+//! The node's side of the stream to its controller. No I/O and no clock of its own: its driver carries
+//! out the actions of [`Follower::poll_action`], reports the results, and calls again no later than at
+//! [`Follower::deadline`]. Times are those of a clock that only goes forward.
 //!
 //! Nothing that happens to the stream changes what the node does: it follows the plan that it holds
-//! until the plan's life is over, counted from when the controller last said that it stands.
+//! until the plan's life is over, counted from the last lease renewal of the controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,37 +27,37 @@ use stage::Stage;
 pub use time::ClockOffset;
 use time::Time;
 
-/// The life of a plan until a controller says otherwise.
+/// The life of a plan until a controller sends another.
 const LIFE: Duration = Duration::from_secs(900);
-/// Bounds on what a controller may say of it.
+/// Bounds on the life that a controller may send, in seconds.
 const TTL_S: std::ops::RangeInclusive<u32> = 1..=7 * 86_400;
-/// Bounds on how often something is to be said, in seconds.
+/// Bounds on the keepalive interval, in seconds.
 const KEEPALIVE_S: std::ops::RangeInclusive<u32> = 1..=3600;
 /// What is followed is kept on disk no more often.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
-/// Prefixes that a controller may say whose they are.
+/// Bound on the prefixes whose egresses a controller may send.
 const EGRESSES_MAX: usize = 1 << 18;
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a stream, and tell [`Follower::on_open`] or [`Follower::on_closed`].
+    /// Open a stream, and report it by [`Follower::on_open`] or [`Follower::on_closed`].
     Dial,
     /// Send this.
     Send(Box<ToController>),
     /// Close the stream, for this reason.
     Close(String),
-    /// Flows are to go by what is held now.
+    /// Flows must use what is held now.
     Renew,
     /// Links are to be measured by [`Follower::intervals`].
     Measure,
     /// Keep [`Follower::saved`].
     Save,
-    /// It is this time by the controller's clock, in place of what was known before.
+    /// It is this time by the controller's clock, in place of the former report.
     SetTime(ClockOffset),
 }
 
-/// Something that an operator may want to know.
+/// An event for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The controller has let the node in.
@@ -70,7 +70,7 @@ pub enum Event {
     Again(PlanVersion),
     /// A plan was offered and refused.
     Refused(Refusal),
-    /// A member was not taken as it was told.
+    /// A member was not taken as it was received.
     Unwanted(Unwanted),
     /// The controller closes the stream, for this reason.
     GoAway(String),
@@ -91,7 +91,7 @@ pub struct Counts {
     pub older: u64,
     /// Plans that were refused since they did not fit.
     pub nacks: u64,
-    /// Keys that were refused since another was told before.
+    /// Keys that were refused since another was received before.
     pub keys: u64,
 }
 
@@ -104,14 +104,14 @@ pub struct Follower {
     egresses: Vec<Egress>,
     intervals: BTreeMap<NodeNumber, u32>,
     ttl: Duration,
-    /// When the controller last said that the plan stands.
+    /// The last lease renewal.
     stood: Option<Duration>,
-    /// Whether flows go by the plan, as far as they were told.
+    /// Whether flows use the plan, by the last [`Action::Renew`].
     in_force: bool,
     stage: Stage,
     time: Time,
     links: BTreeMap<NodeNumber, LinkState>,
-    /// Links that the controller is to be told of.
+    /// Links that are to be reported.
     news: BTreeSet<NodeNumber>,
     destinations: Vec<Destination>,
     /// What the controller's last plan is answered with.
@@ -127,9 +127,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// The node of `hello`, which holds nothing yet, or what was saved. `stood` is when the controller
-    /// last said that the saved plan stands, by this clock; nothing if that cannot be told, and then
-    /// the plan is not in force until the controller says so again.
+    /// The node of `hello`, which holds nothing yet, or what was saved. `stood` is the last lease renewal
+    /// of the saved plan, by this clock; nothing if that is unknown, and then the plan is not in force
+    /// until the next renewal.
     pub fn new(
         hello: Hello,
         saved: Option<(Saved, Option<Duration>)>,
@@ -167,6 +167,7 @@ impl Follower {
 
     /// Something to do now; call again until there is nothing.
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        // Before anything is sent: what has expired must not be used for another turn.
         self.check_ttl(now);
         self.renew |= self.members.expire(now);
         if std::mem::take(&mut self.renew) {
@@ -198,6 +199,7 @@ impl Follower {
     /// When [`Self::poll_action`] is to be called at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         let over = self.stood.map(|stood| stood + self.ttl);
+        // A plan that is over has no deadline, or the driver would be called without a pause.
         let over = over.filter(|_| self.in_force);
         let all = [
             over,
@@ -216,6 +218,8 @@ impl Follower {
 
     /// The stream is open, and both ends have shown their keys.
     pub fn on_open(&mut self, now: Duration) {
+        // The hello contains the plan that is held, so an answer owed to the former stream is not
+        // sent.
         self.stage.on_open(now);
         (self.answer, self.close) = (None, None);
     }
@@ -227,13 +231,13 @@ impl Follower {
         (self.answer, self.close) = (None, None);
     }
 
-    /// What this host's own clock shows, since 1970. To be told whenever something is done, as anybody
-    /// may set it.
+    /// What this host's own clock shows, since 1970. To be called with every other event, since the
+    /// operator may set it at any time.
     pub fn on_own_clock(&mut self, unix: Duration, now: Duration) {
         self.events.extend(self.time.on_own_clock(unix, now));
     }
 
-    /// A link is not what it was. Of links to who is gone the controller does not want to know.
+    /// A link has changed. Links to removed nodes are not reported.
     pub fn on_link(&mut self, link: Link) {
         if self.members.is_former(link.to) {
             return;
@@ -250,12 +254,12 @@ impl Follower {
         self.news.retain(|to| stays(*to));
     }
 
-    /// What the node's own connections have found of destinations since this was last told.
+    /// What the node's own connections have measured of destinations since the last report.
     pub fn on_destinations(&mut self, destinations: Vec<Destination>) {
         self.destinations = destinations;
     }
 
-    /// Where the node can be reached is something else now. It is told with the next stream.
+    /// The addresses of the node have changed. They are sent with the next stream.
     pub fn set_hello(&mut self, hello: Hello) {
         self.hello = hello;
     }
@@ -265,6 +269,7 @@ impl Follower {
         self.stage.on_received(now);
         let is_first = matches!(message, ToNode::Welcome(_));
         let is_last = matches!(message, ToNode::GoAway(_));
+        // A controller may refuse a node before it lets it in, so GoAway may come first.
         if is_first == self.stage.is_joined() && !is_last {
             return self.part("a message out of turn");
         }
@@ -303,12 +308,12 @@ impl Follower {
         }
     }
 
-    /// The plan that flows go by; nothing when there is none, or its life is over.
+    /// The plan that flows use; nothing when there is none, or its life is over.
     pub fn plan(&self) -> Option<&RouteTable> {
         self.in_force.then_some(&self.held)
     }
 
-    /// The plan that is held, in force or not, and for how long it is known to have stood.
+    /// The plan that is held, in force or not, and the time since its last lease renewal.
     pub fn held(&self, now: Duration) -> Option<(PlanVersion, Option<Duration>)> {
         let age = self.stood.map(|stood| now.saturating_sub(stood));
         Some((self.held.plan_version()?, age))
@@ -329,12 +334,12 @@ impl Follower {
         &self.intervals
     }
 
-    /// What is known of the link to another node.
+    /// The state of the link to another node.
     pub fn link(&self, to: NodeNumber) -> Option<LinkState> {
         self.links.get(&to).copied()
     }
 
-    /// What the controller last said of the time, if it ever did.
+    /// The controller's last report of the time, if there was one.
     pub fn time(&self) -> Option<ClockOffset> {
         self.time.sent()
     }
@@ -369,6 +374,8 @@ impl Follower {
         let keepalive = Duration::from_secs(keepalive_s.into());
         self.stage.on_joined(keepalive, now);
         self.time.on_joined(keepalive, now);
+        // The controller forgets a node's links when a stream begins, and takes the first report as
+        // the full list.
         self.news = self.links.keys().copied().collect();
         self.counts.joins += 1;
         self.events.push(Event::Joined);
@@ -389,13 +396,15 @@ impl Follower {
                 self.counts.plans += 1;
                 self.events.push(Event::Follows(update.plan_version));
                 self.answer = Some(ToController::Holds(update.plan_version));
+                // A new plan is a lease renewal as well: the controller made it from current
+                // reports.
                 (self.stood, self.in_force) = (Some(now), true);
                 return self.on_news(now);
             }
             Err(refusal) => refusal,
         };
         self.answer = Some(match &refusal {
-            // It may know something that the controller does not.
+            // The controller may have lost its store: then it begins an epoch after the held plan's.
             Refusal::Older { held, .. } => {
                 self.counts.older += 1;
                 ToController::Holds(*held)
@@ -413,7 +422,7 @@ impl Follower {
 
     fn on_lease_renewed(&mut self, plan_version: PlanVersion, now: Duration) {
         if self.held.plan_version() != Some(plan_version) {
-            // The controller takes it for something else.
+            // The controller has another plan on record for this node: the answer corrects it.
             self.answer = self.held.plan_version().map(ToController::Holds);
             return;
         }
@@ -446,6 +455,7 @@ impl Follower {
     }
 
     fn save_soon(&mut self, now: Duration) {
+        // At most once in that time, or a controller that sends many plans would wear out the disk.
         let earliest = self
             .saved_at
             .map_or(now, |saved| now.max(saved + SAVE_EVERY));

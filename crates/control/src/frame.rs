@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages on a stream of bytes: a length of four bytes, big-endian, and the message in postcard's
-//! encoding (<https://postcard.jamesmunns.com/wire-format>). Pure: whoever owns the stream reads and
+//! encoding (<https://postcard.jamesmunns.com/wire-format>). Pure: the owner of the stream reads and
 //! writes.
 
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub const LENGTH_BYTES: usize = 4;
 /// Why the other end cannot be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The length says more than [`MESSAGE_MAX`].
+    /// The length is above [`MESSAGE_MAX`].
     #[error("a message of {0} bytes, and {MESSAGE_MAX} are the most")]
     TooLong(u32),
     /// The bytes are no message of the kind expected here.
@@ -35,6 +35,7 @@ pub fn write<T: Serialize>(message: &T, to: &mut Vec<u8>) -> Result<(), FrameErr
     *to = postcard::to_extend(message, bytes).expect("a vector takes every message");
     let length = to.len() - start - LENGTH_BYTES;
     if length > MESSAGE_MAX {
+        // The messages before it in the buffer are whole, and go out.
         to.truncate(start);
         return Err(FrameError::TooLong(
             u32::try_from(length).unwrap_or(u32::MAX),
@@ -51,6 +52,7 @@ pub fn write<T: Serialize>(message: &T, to: &mut Vec<u8>) -> Result<(), FrameErr
 /// [`FrameError::TooLong`].
 pub fn length(bytes: [u8; LENGTH_BYTES]) -> Result<usize, FrameError> {
     let length = u32::from_be_bytes(bytes);
+    // Checked before the message is read: the length decides how much the receiver stores.
     match usize::try_from(length) {
         Ok(bytes) if bytes <= MESSAGE_MAX => Ok(bytes),
         _ => Err(FrameError::TooLong(length)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Maps by numbers that nobody chooses to do harm: those of nodes and of chains come from the
+//! Maps by numbers that no attacker chooses: those of nodes and of chains come from the
 //! controller's configuration and from the controller.
 
 use std::collections::HashMap;
@@ -18,6 +18,7 @@ impl Hasher for Mixer {
     }
 
     fn write(&mut self, bytes: &[u8]) {
+        // Only for the trait: the keys here are integers, which have methods of their own.
         for byte in bytes {
             self.write_u64((*byte).into());
         }
@@ -28,6 +29,7 @@ impl Hasher for Mixer {
     }
 
     fn write_u64(&mut self, number: u64) {
+        // Multiplying by an odd number spreads upwards only; the map takes its bucket from the low bits.
         let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }

@@ -81,6 +81,7 @@ impl Identity {
         Self {
             public: public.expect("a key of Ed25519 has a public key of Ed25519"),
             signing,
+            // Separate keys for signatures and for key agreement.
             exchange: hash(secret, &[EXCHANGE]),
         }
     }
@@ -100,15 +101,19 @@ impl Identity {
         x25519(self.exchange, X25519_BASEPOINT_BYTES)
     }
 
-    /// The key that this node shares with the one of this X25519 public key, and nobody else has.
-    /// Nothing if `theirs` is a point of small order, with which everybody would share the same
+    /// The key that only this node and the one of this X25519 public key have.
+    /// Nothing if `theirs` is a point of small order, with which all nodes would share the same
     /// (RFC 7748 §6.1), or this node's own.
     pub fn pair_key(&self, theirs: &[u8; KEY_BYTES]) -> Option<auth::Key> {
         let ours = self.exchange_public();
+        // RFC 7748 §6.1 lets the receiver check for the all-zero output, which a point of small
+        // order gives.
         let shared = x25519(self.exchange, *theirs);
         if shared == [0; KEY_BYTES] || ours == *theirs {
             return None;
         }
+        // By value, so that both nodes hash the same; both keys, since other pairs of points may have
+        // the same shared secret (RFC 7748 §6.1).
         let (lower, upper) = if ours < *theirs {
             (&ours, theirs)
         } else {
@@ -135,7 +140,8 @@ fn hash(key: &[u8; KEY_BYTES], parts: &[&[u8]]) -> [u8; KEY_BYTES] {
     hash.finalize().into_bytes().into()
 }
 
-fn from_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
+/// A key from 64 hexadecimal digits of either case.
+pub fn from_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * KEY_BYTES || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes and their controller: what they say to each other, and what both make of it.
+//! Nodes and their controller: the messages between them, and what both make of these.
 //!
-//! A node tells what it measures ([`message::ToController`]); the controller tells it its part of a
-//! plan ([`message::ToNode`]). `docs/design/0014-controller.md` says why it is done so, and
-//! `docs/controller.md` what an operator does with it.
+//! A node reports what it measures ([`message::ToController`]); the controller sends it its part of a
+//! plan ([`message::ToNode`]). `docs/design/0014-controller.md` gives the reasons, and
+//! `docs/controller.md` describes what an operator does with it.
 //!
 //! | module | whose | what |
 //! |---|---|---|
-//! | [`message`], [`frame`] | both | what is said, and its bytes |
-//! | [`update`] | node | the rows that it holds |
+//! | [`message`], [`frame`] | both | the messages, and their bytes |
+//! | [`route_table`] | node | the rows that it holds |
 //! | [`follower`] | node | what it does with its stream, and how long it follows a plan |
 //! | [`registry`] | controller | nodes and links as they were reported |
 //! | [`rib`] | controller | the plan: chains, their numbers, ways, and what each node is sent of it |

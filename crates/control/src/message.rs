@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What nodes and their controller say. Order and types are the format: a change of either is a new
-//! [`VERSION`]. A message is added at the end, and not said to who speaks an earlier one.
+//! The messages of nodes and their controller. Order and types are the format: a change of either is a new
+//! [`VERSION`]. A message is added at the end, and not sent to an end with an earlier version.
 //!
 //! Times are microseconds, node numbers those of chain headers, both as in `docs/protocol.md`.
 
@@ -19,7 +19,7 @@ pub type NodeNumber = u64;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct PlanVersion {
-    /// Grows each time that a controller does not know the last plan's version.
+    /// Grows each time that a controller has lost the last plan's version.
     pub epoch: u64,
     /// Grows with each plan.
     pub version: u64,
@@ -36,7 +36,7 @@ pub enum ToController {
     Destinations(Vec<Destination>),
     /// The plan that this node follows now. Answers [`ToNode::RouteUpdate`].
     Holds(PlanVersion),
-    /// The rows that came last do not fit: all of them are asked for.
+    /// The rows that came last do not fit: all of them are requested.
     Nack {
         /// What this node follows.
         holds: Option<PlanVersion>,
@@ -47,7 +47,7 @@ pub enum ToController {
     Time {
         /// Chosen by the node.
         mark: u64,
-        /// How far its own clock is ahead of the controller's, in microseconds, as far as it knows.
+        /// How far its own clock is ahead of the controller's, in microseconds, if known.
         ahead_us: Option<i64>,
     },
 }
@@ -71,7 +71,7 @@ pub struct Hello {
     pub holds: Option<PlanVersion>,
 }
 
-/// What a node knows of the link to another.
+/// A node's report of the link to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// The other node.
@@ -83,13 +83,13 @@ pub struct Link {
 /// Whether a link is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkState {
-    /// Nobody knows. It is in no chain.
+    /// Its state is unknown. It is in no chain.
     Unmeasured,
     /// It answers.
     Up {
         /// The shortest round trip of late, in microseconds, never 0.
         rtt_us: u32,
-        /// Probes of a million that were lost, if enough were sent to tell.
+        /// Probes of a million that were lost, if enough were sent.
         loss_ppm: Option<u32>,
         /// Bytes per second that flows achieved, if they were limited by the link.
         rate: Option<u64>,
@@ -114,7 +114,7 @@ pub struct Destination {
 pub struct Prefix {
     /// In network order, v4-mapped for IPv4; no bit is set behind the prefix.
     pub address: [u8; 16],
-    /// Of the 128, with 96 more than IPv4 says.
+    /// Of the 128: for IPv4 96 more than its own length.
     pub bits: u8,
 }
 
@@ -132,7 +132,7 @@ pub enum ToNode {
         /// Gone.
         removed: Vec<NodeNumber>,
     },
-    /// How often to measure whom. Who is not named is measured at leisure.
+    /// How often to measure which links. Others are measured at leisure.
     Measure(Vec<Interval>),
     /// A plan, as far as it concerns this node.
     RouteUpdate(RouteUpdate),
@@ -142,24 +142,24 @@ pub enum ToNode {
     LeaseRenewed(PlanVersion),
     /// The last message, with the reason in words.
     GoAway(String),
-    /// The time, when this was said.
+    /// The time, when this was sent.
     Time {
-        /// Of the question.
+        /// Of the request.
         mark: u64,
         /// Microseconds since 1970.
         unix_us: u64,
     },
 }
 
-/// What a node needs to know first.
+/// What a node needs first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The version of these messages that both speak.
     pub version: u16,
-    /// How long a plan stands after it was last said to, in seconds.
+    /// The life of a plan after a lease renewal, in seconds.
     pub ttl_s: u32,
-    /// How often something is to be said by either end, in seconds. Who says
-    /// nothing for three times as long is taken for gone.
+    /// The interval in which either end sends something, in seconds. An end that sends nothing for three
+    /// times as long is taken for gone.
     pub keepalive_s: u32,
 }
 
@@ -231,6 +231,6 @@ pub struct Egress {
     /// The node that connects to them.
     pub node: NodeNumber,
     /// How far they are from it, in microseconds and never 0, if it has them for being the nearest by
-    /// measurement. Nothing where a table says that it has them.
+    /// measurement. Nothing where it has them by a table.
     pub rtt_us: Option<u32>,
 }

@@ -12,16 +12,16 @@ pub const TICK_MAX: Duration = Duration::from_secs(10);
 /// News wait for so many times as long as the last plan took to make, within those bounds.
 const TICK_FACTOR: u32 = 20;
 
-/// From whatever is heard to the next plan or repair: what goes with it is heard of by then.
+/// From the first report to the next plan or repair: those that belong to it have arrived by then.
 pub const GATHER: Duration = Duration::from_millis(100);
 
 /// Between repairs at the least, if links became worse and none died: some always do.
 pub const WORSE_TICK: Duration = Duration::from_secs(1);
 
-/// How long nodes have to tell their links before the first plan of all.
+/// How long nodes have to report their links before the first plan of all.
 pub const FIRST: Duration = Duration::from_secs(10);
 
-/// How long nodes that a controller knew before it started have to tell their links again.
+/// How long nodes that a controller had before it started have to report their links again.
 pub const SETTLE: Duration = Duration::from_secs(30);
 
 /// Between plans without news: chains that left give their numbers back.
@@ -34,13 +34,13 @@ pub struct Timing {
     last: Duration,
     /// How long the first plan waits for nodes; nothing when it was begun.
     first: Option<Duration>,
-    /// How long the last plan took, until nodes could be told, and when that was.
+    /// How long the last plan took, until it could be sent, and when that was.
     took: Duration,
     made: Duration,
     news: Option<Duration>,
     worse: Option<Duration>,
     death: Option<Duration>,
-    /// When the last repair was begun, and when nodes could be told.
+    /// When the last repair was begun, and when it could be sent.
     repair: Duration,
     repaired: Duration,
 }
@@ -63,6 +63,7 @@ impl Timing {
 
     /// Something is not as it was planned with.
     pub fn news(&mut self, now: Duration) {
+        // The first news counts, so that a stream of them does not delay the plan.
         self.news.get_or_insert(now);
     }
 
@@ -78,7 +79,7 @@ impl Timing {
         self.death.get_or_insert(now);
     }
 
-    /// When to plan. The first time waits until all nodes have told their links, or for a while. After that
+    /// When to plan. The first time waits until all nodes have reported their links, or for a while. After that
     /// planning takes half of a processor at the most.
     pub fn due(&self, is_complete: impl FnOnce() -> bool) -> Duration {
         if let Some(wait) = self.first {
@@ -92,6 +93,7 @@ impl Timing {
         let idle = self.last + IDLE;
         let news = self.news.map_or(idle, |since| since + GATHER);
         let news = news.max(self.last + tick).min(idle);
+        // As long idle as it was busy: half of a processor.
         news.max(self.made + self.took)
     }
 
@@ -101,12 +103,13 @@ impl Timing {
         let death = self.death.map(|since| since + GATHER);
         let worse = self.worse.map(|since| since + GATHER);
         let worse = worse.map(|due| due.max(self.repair + WORSE_TICK));
+        // A death does not wait for the tick: its flows have no chain until the repair.
         let due = death.into_iter().chain(worse).min()?;
         let took = self.repaired.saturating_sub(self.repair);
         Some(due.max(self.repaired + took))
     }
 
-    /// A plan with all that was said until `now` is being made. What the first is made for needs no repair.
+    /// A plan with all reports until `now` is being made. What the first is made for needs no repair.
     pub fn planned(&mut self, now: Duration) {
         if self.first.take().is_some() {
             (self.worse, self.death) = (None, None);
@@ -127,7 +130,7 @@ impl Timing {
         self.took
     }
 
-    /// The plan is being repaired by all that was said until `now`.
+    /// The plan is being repaired by all reports until `now`.
     pub fn repairing(&mut self, now: Duration) {
         (self.worse, self.death) = (None, None);
         self.repair = now;

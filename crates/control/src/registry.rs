@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes and links as the controller knows them. Pure: told what nodes say, and what time it is.
+//! Nodes and links as reported to the controller. Pure: callers pass the reports and the time.
 //!
-//! A link is in the plan when both of its ends say that it is up. What is not known is absent. Where the
+//! A link is in the plan when both of its ends report it as up. What is unknown is absent. Where the
 //! ends differ the longer round trip counts: a node that lies attracts nothing by it. It can make its own
 //! links look bad, or withhold them. Each end reports the shortest round trip of late, so an accident at one
 //! end does not make a link long.
 //!
 //! What cannot be checked: whether two ends that agree both lie about the link between them, and whether
-//! a link is shorter than light could be, as nobody knows where nodes are. That a link is shorter than a
+//! a link is shorter than light could be, as the positions of nodes are unknown. That a link is shorter than a
 //! way around it, or much longer, is no contradiction: such links are what chains are made for.
 
 mod report;
@@ -55,28 +55,28 @@ pub struct Listed {
 /// A node that has registered.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it said first.
+    /// Its first message.
     pub hello: Hello,
     /// Its stream has ended, then.
     pub away_since: Option<Duration>,
-    /// It has said all its links since its stream began.
+    /// It has reported all its links since its stream began.
     pub has_reported: bool,
     links: BTreeMap<NodeNumber, LinkState>,
 }
 
-/// All nodes and what they said of links.
+/// All nodes and their reports of links.
 #[derive(Debug, Default)]
 pub struct Registry {
     listed: BTreeMap<NodeNumber, Listed>,
     nodes: BTreeMap<NodeNumber, Node>,
     rejected_reports: RejectedReports,
-    /// Links that are disputed; nothing when something was said since they were counted.
+    /// Links that are disputed; nothing when something was reported since they were counted.
     disputed: Option<u64>,
     /// Hops are taken to be open when flows come.
     warm: bool,
 }
 
-/// What became of links by what was said.
+/// What became of links by a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Something is not as it was.
@@ -104,10 +104,10 @@ impl Registry {
         removed
     }
 
-    /// A node began a stream. What it said of links before is forgotten: it tells all of them.
+    /// A node began a stream. Its former reports of links are forgotten: it reports all of them.
     ///
     /// # Errors
-    /// It is not on the list, or what it says of itself cannot be.
+    /// It is not on the list, or what it reports of itself cannot be.
     pub fn hello(&mut self, hello: Hello) -> Result<(), Denied> {
         let number = hello.number;
         if !self.listed.contains_key(&number) {
@@ -120,7 +120,7 @@ impl Registry {
         if !is_plausible {
             return Err(Denied::Implausible(number));
         }
-        // Links stay as they were until it tells them: a node that starts again is not a death.
+        // Links stay as they were until it reports them: a node that starts again is not a death.
         let links = self.nodes.remove(&number).map(|node| node.links);
         let node = Node {
             hello,
@@ -160,14 +160,15 @@ impl Registry {
         away.min().map(|since| since + AWAY)
     }
 
-    /// A node says what its links are. The first time after it began it says all of them. What cannot be
-    /// is counted, and taken for not measured.
+    /// A node reports its links. The first time after it began it reports all of them. What cannot be is
+    /// counted, and taken for not measured.
     pub fn links(&mut self, from: NodeNumber, links: &[Link]) -> News {
         let Some(node) = self.nodes.get_mut(&from) else {
             return News::default();
         };
         self.disputed = None;
         let is_first = !std::mem::replace(&mut node.has_reported, true);
+        // Kept beside the new ones, so that the same reports after a reconnect are no news.
         let before = if is_first {
             std::mem::take(&mut node.links)
         } else {
@@ -191,10 +192,12 @@ impl Registry {
             }
         }
         let sent = &node.links;
+        // A full report without a link withdraws it.
         for (_, old) in before.iter().filter(|(to, _)| !sent.contains_key(to)) {
             news.note(Some(*old), LinkState::Unmeasured);
         }
         let worse = changed.into_iter().filter(|(to, old, new)| {
+            // Worse as both ends agree: the longer round trip may be that of the other end already.
             let back = self.reported(*to, from);
             back.is_some_and(|back| {
                 report::is_much_worse(Agreed::of(*old, back), Agreed::of(*new, back))
@@ -204,7 +207,7 @@ impl Registry {
         news
     }
 
-    /// What was said of a link from one node to another.
+    /// The report of a link from one node to another.
     pub fn reported(&self, from: NodeNumber, to: NodeNumber) -> Option<LinkState> {
         self.nodes.get(&from)?.links.get(&to).copied()
     }
@@ -225,7 +228,7 @@ impl Registry {
         agreed
     }
 
-    /// What to plan for: all nodes that have registered, and the links that both ends say are up.
+    /// What to plan for: all nodes that have registered, and the links that both ends report as up.
     pub fn network(&self) -> Network {
         let nodes: Vec<NodeNumber> = self.nodes.keys().copied().collect();
         let count = nodes.len();
@@ -247,7 +250,7 @@ impl Registry {
         Network { nodes, matrix }
     }
 
-    /// What every node said of the link to every other, by row: half a million links are not looked up one
+    /// The report of every node of the link to every other, by row: half a million links are not looked up one
     /// by one.
     fn all_reported(&self) -> Vec<Option<LinkState>> {
         let count = self.nodes.len();
@@ -263,7 +266,7 @@ impl Registry {
         reported
     }
 
-    /// Whether every node on the list has told its links: nothing more is to be waited for.
+    /// Whether every node on the list has reported its links: nothing more is to be waited for.
     pub fn is_complete(&self) -> bool {
         let has_reported = |number| self.nodes.get(number).is_some_and(|node| node.has_reported);
         self.listed.keys().all(has_reported)
@@ -279,7 +282,7 @@ impl Registry {
         self.listed.contains_key(&number)
     }
 
-    /// What others are told of a node.
+    /// What other nodes receive of a node.
     pub fn member(&self, number: NodeNumber) -> Option<Member> {
         let (node, listed) = (self.nodes.get(&number)?, self.listed.get(&number)?);
         Some(Member {
@@ -291,8 +294,8 @@ impl Registry {
         })
     }
 
-    /// How many reports were not believed. Looks at every pair of nodes, if something was said since it was
-    /// asked last.
+    /// How many reports were not believed. Looks at every pair of nodes, if there was a report since the last
+    /// call.
     pub fn rejected_reports(&mut self) -> RejectedReports {
         let disputed = self.disputed.unwrap_or_else(|| self.count_disputed());
         self.disputed = Some(disputed);

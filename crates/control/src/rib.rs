@@ -29,7 +29,7 @@ use crate::message::{NodeNumber, PlanVersion};
 use indexes::Indexes;
 use pairs::Pair;
 
-/// How much a node may make the epoch grow by what it says it holds. Nobody can use the epochs up.
+/// How much a node may make the epoch grow by the plan that it reports: no node can use the epochs up.
 pub const EPOCH_LEAP: u64 = 1 << 20;
 
 /// Fewer nodes are planned for by one thread: that takes a fraction of a second, and others may need the rest.
@@ -80,6 +80,7 @@ impl Settings {
         let planner = Planner::new(&network.matrix, self.model, limits);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let is_small = network.nodes.len() < NODES_ALONE;
+        // The number of threads does not change the plan.
         let threads = if is_small { 1 } else { threads };
         planner.tables_by(&self.classes, threads.min(THREADS_MAX))
     }
@@ -131,6 +132,8 @@ impl Rib {
                 ..last
             },
             is_planned: false,
+            // The store keeps no routes (docs/design/0014), so changes since earlier plans are
+            // unknown.
             horizon: last.version + 1,
             indexes: Indexes::default(),
             pairs: Vec::new(),
@@ -161,16 +164,18 @@ impl Rib {
     }
 
     /// A node holds a newer plan than the newest: the store was lost, or is an older one. Begins an epoch
-    /// that is newer, unless what the node says cannot be. Returns whether it did.
+    /// that is newer, unless the node's report cannot be. Returns whether it did.
     pub fn advance_epoch(&mut self, held: PlanVersion) -> bool {
         let Some(next) = held.epoch.checked_add(1) else {
             return false;
         };
+        // A node that lies once must not bring the epoch near its end, after which no plan is newer.
         if held <= self.plan_version || held.epoch - self.plan_version.epoch > EPOCH_LEAP {
             return false;
         }
         self.plan_version.epoch = next;
         self.plan_version.version += 1;
+        // Nodes that hold plans of the lost store need all rows.
         self.horizon = self.plan_version.version;
         true
     }
@@ -206,6 +211,7 @@ impl Rib {
         if self.parts.len() < count {
             self.parts.resize_with(count, Part::default);
             self.pairs.resize_with(count, Vec::new);
+            // A square over the nodes: every pair has a place before it has routes.
             for pairs in &mut self.pairs {
                 pairs.resize_with(count, Pair::default);
             }

@@ -3,7 +3,7 @@
 //!
 //! [`RouteTable::apply`] takes a [`RouteUpdate`] whole or leaves everything as it was: a message that was lost,
 //! repeated or overtaken leads to a refusal, never to rows that the controller did not mean. What holds
-//! of a message is checked before; the checksum tells whether the outcome is what was meant.
+//! of a message is checked before; the checksum shows whether the outcome is what was meant.
 
 mod check;
 
@@ -17,7 +17,7 @@ pub const CHOICES_MAX: usize = posthaste_plan::table::CHOICES;
 /// Why rows were not taken. The node holds what it held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The plan is not newer than the one that is held. Nobody need be told.
+    /// The plan is not newer than the one that is held. No new rows are needed.
     #[error("plan {} of epoch {} is offered, and {} of epoch {} is held", offered.version, offered.epoch, held.version, held.epoch)]
     Older {
         /// The plan that was offered.
@@ -25,7 +25,7 @@ pub enum Refusal {
         /// The plan that is held.
         held: PlanVersion,
     },
-    /// The rows do not fit, for this reason. All of them are to be asked for.
+    /// The rows do not fit, for this reason. All of them are to be requested.
     #[error("{0}")]
     Nack(String),
 }
@@ -90,6 +90,7 @@ impl RouteTable {
         }
         match update.base {
             None => {
+                // Beside the held rows, which stay if the new ones do not fit.
                 let mut whole = Self::new(self.me);
                 whole.change(update).or_else(nack)?;
                 *self = whole;
@@ -169,6 +170,7 @@ impl RouteTable {
 
     /// Makes the changes, if the outcome is what was meant.
     fn change(&mut self, update: &RouteUpdate) -> Result<(), String> {
+        // Computed before anything changes, so that a wrong checksum leaves the rows as they were.
         let parts = self.parts_after(update);
         let sum = checksum::whole(update.plan_version, &update.sizes, &update.access_us, parts);
         if sum != update.checksum {

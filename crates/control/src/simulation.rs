@@ -2,7 +2,7 @@
 //! A controller and some nodes, with links that change and die, also while plans are made, streams that end
 //! with all that is on its way, rows that are lost, repeated and overtaken, nodes and controllers that start
 //! again, and stores that are lost. Whatever happens: no node follows an older plan after a newer, no plan has a link in it that
-//! was said to be dead, and when all is quiet everybody holds the newest plan.
+//! was reported dead, and when all is quiet every node holds the newest plan.
 
 mod controller;
 mod node;
@@ -98,7 +98,7 @@ impl Simulation {
         }
     }
 
-    /// A node connects if it is not connected, and says what is new.
+    /// A node connects if it is not connected, and reports what is new.
     fn run_node(&mut self, number: NodeNumber) {
         let node = self.nodes.get_mut(&number).unwrap();
         let links = links_of(number, &self.links);

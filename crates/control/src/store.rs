@@ -58,11 +58,11 @@ pub struct Store {
 pub struct Contents {
     /// The last plan.
     pub plan_version: PlanVersion,
-    /// The X25519 key that each node told first.
+    /// The X25519 key that each node sent first.
     pub keys: BTreeMap<NodeNumber, [u8; 32]>,
     /// What the API has set.
     pub prefixes: BTreeMap<Prefix, NodeNumber>,
-    /// What nodes were told of the time, if they were.
+    /// The time that was sent to nodes, if any was.
     pub time: Option<StoredClock>,
 }
 
@@ -83,6 +83,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<(Self, Contents, Option<Broken>), Error> {
         match Self::try_open(path) {
             Ok((store, contents)) => Ok((store, contents, None)),
+            // The file may be sound: moving it aside would lose the keys that nodes sent first.
             Err(error @ (Error::InUse(_) | Error::Failed { what: "open", .. })) => Err(error),
             Err(error) => {
                 let aside = move_aside(path)?;
@@ -94,6 +95,7 @@ impl Store {
     }
 
     fn try_open(path: &Path) -> Result<(Self, Contents), Error> {
+        // The database would make a file where it may not look at one, or take a directory for broken.
         if let Err(error) = std::fs::metadata(path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -156,6 +158,7 @@ impl Store {
     pub fn set_prefixes(&mut self, all: &BTreeMap<Prefix, NodeNumber>) -> Result<(), Error> {
         self.write("write", |transaction| {
             let mut prefixes = transaction.open_table(PREFIXES)?;
+            // In the same transaction: a crash leaves the former table or the new one.
             prefixes.retain(|_, _| false)?;
             for (prefix, node) in all {
                 prefixes.insert((prefix.address, prefix.bits), *node)?;
@@ -164,15 +167,15 @@ impl Store {
         })
     }
 
-    /// Remembers what nodes were told of the time.
+    /// Remembers the time that was sent to nodes.
     ///
     /// # Errors
-    /// It could not be written; then what they were told before is remembered.
+    /// It could not be written; then the former one is remembered.
     pub fn set_time(&mut self, time: StoredClock) -> Result<(), Error> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.write("write", |transaction| {
             let mut plan = transaction.open_table(PLAN)?;
-            plan.insert("told_us", micros(time.sent))?;
+            plan.insert("sent_us", micros(time.sent))?;
             plan.insert("clock_us", micros(time.clock))?;
             Ok(())
         })
@@ -223,7 +226,7 @@ impl Store {
             epoch: value("epoch")?,
             version: value("version")?,
         };
-        contents.time = match value("told_us")? {
+        contents.time = match value("sent_us")? {
             0 => None,
             sent => Some(StoredClock {
                 sent: Duration::from_micros(sent),

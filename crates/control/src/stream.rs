@@ -31,8 +31,8 @@ impl Stream {
     /// Connects, within a time. `config` is that of [`tls::client`].
     ///
     /// # Errors
-    /// Nobody is there, it takes too long, or the other end has not the key that was expected. That the
-    /// other end does not know ours shows when something is read.
+    /// No host answers, it takes too long, or the other end has not the key that was expected. That the
+    /// other end refuses ours shows when something is read.
     pub fn connect(
         address: SocketAddr,
         config: Arc<ClientConfig>,
@@ -40,10 +40,12 @@ impl Stream {
     ) -> io::Result<Self> {
         let deadline = Instant::now() + patience;
         let socket = TcpStream::connect_timeout(&address, patience)?;
+        // Messages are written whole, and the other end waits for each.
         socket.set_nodelay(true)?;
         let connection = ClientConnection::new(config, tls::no_name()).map_err(io::Error::other)?;
         let mut tls = StreamOwned::new(connection, socket);
         while tls.conn.is_handshaking() {
+            // Anew in each round: a peer that sends byte after byte must not hold the thread.
             let left = time_until(deadline).ok_or(ErrorKind::TimedOut)?;
             tls.sock.set_read_timeout(Some(left))?;
             tls.sock.set_write_timeout(Some(left))?;
@@ -64,7 +66,7 @@ impl Stream {
         })
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
     /// The stream has ended.
@@ -83,7 +85,7 @@ impl Stream {
         self.tls.flush()
     }
 
-    /// What the controller says next; nothing if it says nothing for so long, which is not 0.
+    /// The controller's next message; nothing if it sends none in this time, which is not 0.
     ///
     /// # Errors
     /// The stream has ended, or what came cannot be read.
@@ -107,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// The connection below, to be shut down by another thread, say.
+    /// The connection below, for example to be shut down by another thread.
     pub fn socket(&self) -> &TcpStream {
         &self.tls.sock
     }
@@ -118,6 +120,8 @@ impl Stream {
         let Some((head, rest)) = self.buffer.split_first_chunk() else {
             return Ok(None);
         };
+        // Checked as soon as four bytes are there, so that a length cannot make the buffer grow
+        // without bound.
         let length = frame::length(*head).map_err(invalid)?;
         let Some(message) = rest.get(..length) else {
             return Ok(None);

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The time that a controller tells its nodes. Pure.
+//! The time that a controller sends its nodes. Pure.
 
 use std::time::Duration;
 
-/// The told time is faster or slower than it passes by one part in so many, until it is that of the
+/// The sent time is faster or slower than it passes by one part in so many, until it is that of the
 /// controller's clock: an hour takes twenty.
 const SLEW: u32 = 20;
 
-/// What was told, and what the clock showed then: survives the controller.
+/// The time that was sent, and what the clock showed then: survives the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredClock {
-    /// The time that was told, since 1970.
+    /// The time that was sent, since 1970.
     pub sent: Duration,
     /// What the clock showed.
     pub clock: Duration,
 }
 
-/// The time by a clock that an operator may set, without steps. Nodes ask one after the other, and refuse
-/// each other's authentication tags if what they were told differs too much; and they never take an authentication tag again that
-/// is as old as those they have forgotten, so time must not go back for them.
+/// The time by a clock that an operator may set, without steps. Nodes request it one after the other, and
+/// refuse each other's authentication tags if their times differ too much; and they never accept a tag that is
+/// as old as those they have forgotten, so time must not go back for them.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockServer {
     sent: Duration,
@@ -30,7 +30,7 @@ impl ClockServer {
     /// that only goes forward.
     pub fn new(clock: Duration, kept: Option<StoredClock>, now: Duration) -> Self {
         let sent = kept.map_or(clock, |kept| {
-            // A clock that was set back meanwhile does not say how long it was.
+            // A clock that was set back meanwhile does not show how long it was.
             kept.sent + clock.saturating_sub(kept.clock)
         });
         Self { sent, at: now }
@@ -40,6 +40,8 @@ impl ClockServer {
     pub fn send(&mut self, clock: Duration, now: Duration) -> Duration {
         let passed = now.saturating_sub(self.at);
         let (free, slew) = (self.sent + passed, passed / SLEW);
+        // Never a step: nodes request the time one after the other, and reject tags that differ by
+        // 30 s.
         self.sent = clock.clamp(free - slew, free + slew);
         self.at = now.max(self.at);
         self.sent

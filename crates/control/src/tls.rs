@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The settings of streams between nodes and their controller: TLS 1.3 with raw Ed25519 keys
-//! (RFC 7250) on both sides, each of which the other was told before.
+//! (RFC 7250) on both sides, each of which the other end has from its operator.
 //!
 //! Nothing else is spoken: no earlier version, no certificate, no name, no date. Sessions are not
-//! resumed, since a resumed one would not ask again whether its key still counts.
+//! resumed, since a resumed one would not check again whether its key still counts.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -22,13 +22,12 @@ use rustls::{
 
 use crate::identity::{Identity, PublicKey};
 
-/// The keys that may open a stream. Shared: whoever is taken off the list is not let in again.
+/// The keys that may open a stream. Shared: a key that is taken off the list is not let in again.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedKeys(Arc<RwLock<Vec<PublicKey>>>);
 
 impl AllowedKeys {
-    /// These and no others from now on. Streams that are open go on; to end them is up to who keeps
-    /// them.
+    /// These and no others from now on. Streams that are open continue until their owner ends them.
     pub fn set(&self, mut keys: Vec<PublicKey>) {
         keys.sort_unstable();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
@@ -57,6 +56,7 @@ pub fn server(identity: &Identity, allowed_keys: AllowedKeys) -> ServerConfig {
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown(
             identity,
         ))));
+    // A ticket would let a node back in whose key was removed (see above).
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config
@@ -76,11 +76,12 @@ pub fn client(identity: &Identity, controller: PublicKey) -> ClientConfig {
             identity,
         ))));
     config.resumption = Resumption::disabled();
+    // The key is the identity; a name on the path would only show whom the node talks to.
     config.enable_sni = false;
     config
 }
 
-/// What [`rustls::ClientConnection::new`] wants a name for. It is not sent, and nobody looks at it.
+/// The name that [`rustls::ClientConnection::new`] needs. It is neither sent nor checked.
 pub fn no_name() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
 }
@@ -88,6 +89,7 @@ pub fn no_name() -> ServerName<'static> {
 /// The key that the other end of a stream has shown, once the handshake is over.
 pub fn shown_by(chain: Option<&[CertificateDer<'_>]>) -> Option<PublicKey> {
     match chain {
+        // RFC 8446 §4.4.2: with raw public keys the certificate list has one entry at most.
         Some([key]) => PublicKey::from_spki(key),
         _ => None,
     }
@@ -136,7 +138,7 @@ fn verify(
     verify_tls13_signature_with_raw_key(message, &key, signature, &algorithms)
 }
 
-/// What the traits ask for of TLS 1.2, which is not spoken.
+/// What the traits require for TLS 1.2, which is not spoken.
 fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("TLS 1.2 is not spoken".into()))
 }

@@ -3,7 +3,7 @@
 //!
 //! Hand-written because a node must be up in milliseconds and because the
 //! guard process must stay tiny; no process is started and no runtime needed.
-//! What the messages mean is the business of those who send them.
+//! The callers define what the messages mean.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ const REQUEST: u16 = 0x1;
 const ACK: u16 = 0x4;
 /// `NLM_F_DUMP`
 const DUMP: u16 = 0x300;
-/// `NLM_F_CREATE | NLM_F_EXCL`: make it, and say so when it exists.
+/// `NLM_F_CREATE | NLM_F_EXCL`: make it, or fail if it exists.
 pub const CREATE: u16 = 0x600;
 /// `NLMSG_ERROR`, which also carries acknowledgements.
 const ERROR: u16 = 2;
@@ -122,7 +122,7 @@ impl Netlink {
     fn open(protocol: SockProtocol, groups: u32, flags: SockFlag) -> io::Result<Self> {
         let flags = flags | SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        // The kernel answers at once; the bound is against waiting for ever.
+        // The kernel answers at once; the bound is against waiting endlessly.
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(5, 0))?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         Ok(Self { fd, sequence: 0 })
@@ -143,7 +143,7 @@ impl Netlink {
         self.send(messages, 0, ACK)?;
         let mut failed = Vec::new();
         let mut buffer = vec![0; BUFFER_BYTES];
-        // Only failures are answered, except for the last, which asks to be.
+        // Only failures are answered, except for the last, which requests an acknowledgement.
         loop {
             let length = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
             for (kind, sequence, body) in messages_in(&buffer[..length]) {
@@ -218,12 +218,13 @@ impl Netlink {
         loop {
             let length = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
             for (kind, sequence, body) in messages_in(&buffer[..length]) {
+                // The late answer to a request whose receiver timed out.
                 if sequence != self.sequence {
                     continue;
                 }
                 match kind {
                     ERROR => return verdict(body),
-                    // A dump that failed on its way says so at its end.
+                    // A dump that failed on its way reports the error at its end.
                     DONE => return verdict(body),
                     _ => each(kind, body),
                 }
@@ -262,6 +263,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let value = bytes.get(4..length)?;
+        // Without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`, which the kernel sets on some only.
         let kind = u16_at(bytes, 2)? & 0x3fff;
         bytes = bytes.get(aligned(length)..).unwrap_or_default();
         Some((kind, value))

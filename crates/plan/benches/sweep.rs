@@ -202,7 +202,7 @@ fn look_up(criterion: &mut Criterion) {
     }
 }
 
-/// What a controller asks for: nearly the best chains of four hops at most, between nodes that assume a rate.
+/// The limits of a controller: nearly the best chains of four hops at most, between nodes that assume a rate.
 /// Printed, as time of the thread's processor: a few runs are minutes.
 fn controller(_: &mut Criterion) {
     let model = Model::default();

@@ -125,6 +125,7 @@ impl Fronts {
         // A chain has no more hops than there are other nodes.
         let hops_max = limits.hops_max.map(usize::from);
         let hops_max = hops_max.filter(|hops| *hops + 1 < nodes);
+        // Chains without a bound of hops are read back node by node, which needs exact lengths.
         let slack = match hops_max {
             Some(_) => limits.precision.slack(),
             None => Slack::NONE,
@@ -217,6 +218,7 @@ impl Fronts {
                 debug_assert!(chain.len() - start < row.starts.len(), "it goes round");
             }
         }
+        // Either read back from the last node, or in the row of the other end.
         chain[start..].reverse();
     }
 

@@ -164,10 +164,11 @@ impl Matrix {
             .map(place)
     }
 
-    /// The common properties of all links except the round-trip time; `None` if they differ.
-    pub(crate) fn common(&self) -> Option<Link> {
+    /// The common properties of all links, with a round-trip time of 0; `None` if they differ.
+    pub fn common(&self) -> Option<Link> {
         let bare = |link: &Link| Link { rtt_us: 0, ..*link };
         let mut links = self.links.iter().flatten().map(bare);
+        // Without links nothing differs, and any properties will do.
         let first = links.next().unwrap_or_default();
         links.all(|link| link == first).then_some(first)
     }

@@ -137,11 +137,13 @@ impl Model {
 
     /// The most bytes that `rounds` rounds of slow start carry on a cold hop.
     pub fn bytes_in(&self, rounds: u32) -> u64 {
+        // Windows double, so `k` rounds carry 2^k - 1 first windows.
         let windows = 1u64.checked_shl(rounds).map_or(u64::MAX, |end| end - 1);
         windows.saturating_mul(self.window_bytes(self.initial_window))
     }
 
     fn wait_us(&self, link: &Link) -> u64 {
+        // In the other modes handshakes follow one another, and are in the length of each hop.
         match (self.mode, link.window) {
             (Mode::Early, None) => u64::from(link.rtt_us),
             _ => 0,
@@ -157,6 +159,7 @@ impl Model {
             Some(_) => Curve::new(self, link, bytes, 0).of(link.rtt_us),
             None => 0,
         };
+        // Each is a bound on the rate, and the lowest rate decides.
         let lossy = self.congestion.pace_us(self, link, bytes);
         slow_start.max(assumed).max(lossy)
     }
@@ -182,6 +185,7 @@ impl Model {
     /// The link's sending time for so many bytes of content and their headers, in microseconds.
     fn sending_us(&self, link: &Link, bytes: u64) -> u64 {
         let Some(rate) = link.rate else { return 0 };
+        // In 128 bits: the largest transfer times eight million does not fit 64.
         let packets = bytes.div_ceil(u64::from(self.segment_bytes.max(1)));
         let on_the_wire = u128::from(bytes) + u128::from(packets) * u128::from(self.header_bytes);
         let micros = on_the_wire * 8_000_000 / u128::from(rate.get());

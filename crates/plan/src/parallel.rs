@@ -15,8 +15,11 @@ pub(crate) fn map<T: Send>(
     if threads.min(count) <= 1 {
         return (0..count).map(work).collect();
     }
+    // Taken one by one, since nodes differ much in their number of chains.
     let next = AtomicUsize::new(0);
     let some = || {
+        // Relaxed: each number is taken once in any order, and joining the threads publishes the
+        // results.
         let place = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|place| *place < count);
         let places = std::iter::from_fn(place);
         places.map(|place| (place, work(place))).collect::<Vec<_>>()
@@ -24,12 +27,14 @@ pub(crate) fn map<T: Send>(
     let mut all = scope(|scope| {
         let others = (1..threads.min(count)).map(|_| Builder::new().spawn_scoped(scope, some));
         let others: Vec<_> = others.filter_map(Result::ok).collect();
+        // This thread works as well: without any other it does everything.
         let mut all = some();
         for other in others {
             all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
         all
     });
+    // The order in which threads finish must not show in the plan.
     all.sort_unstable_by_key(|(place, _)| *place);
     all.into_iter().map(|(_, made)| made).collect()
 }

@@ -61,6 +61,7 @@ impl HopTime<'_> {
     pub(crate) fn slower_us(&self, time_us: u64) -> u64 {
         let (mut known, mut slower) = (0u64, 1 << u32::BITS);
         while known < slower {
+            // A binary search, since the model has no inverse where rates or windows bound it.
             let middle = known.midpoint(slower);
             match u32::try_from(middle) {
                 Ok(measure_us) if self.of(measure_us) <= time_us => known = middle + 1,
@@ -101,6 +102,7 @@ impl<'a> Planner<'a> {
 
     /// The chains among which the best for a transfer of `bytes` is.
     pub fn fronts(&self, bytes: u64) -> Fronts {
+        // Round trips order the hops for all sizes only where links differ in nothing else.
         let measure = match self.common {
             Some(_) => Measure::RoundTrip,
             None => Measure::TimeFor(bytes),
@@ -142,6 +144,7 @@ impl<'a> Planner<'a> {
     ) -> Option<(Point, u64)> {
         let time = |point: Point| (point, self.point_time_us(fronts, &point, transfer));
         let points = fronts.points(from, to).map(time);
+        // A tie goes to the shorter chain: it has the fewer nodes, mostly.
         points.min_by_key(|(point, time)| (*time, point.length_us))
     }
 

@@ -118,6 +118,7 @@ impl Edges {
         matrix: &Matrix,
         measure: impl Fn(usize, usize) -> Option<(u32, i32)>,
     ) -> Self {
+        // Half of the work, and of the memory, where it holds: the usual case of measured links.
         let both_ways = matrix
             .links()
             .all(|(from, to, _)| measure(from, to) == measure(to, from));
@@ -178,6 +179,7 @@ impl Edges {
         for edge in &self.edges {
             sweep.take(edge);
         }
+        // The last layer has the chains of fewer hops as well.
         let last = sweep.layers.pop();
         last.map_or_else(Vec::new, Layer::into_log)
     }
@@ -220,6 +222,8 @@ impl Sweep {
         let targets = targets.count();
         for one in 0..sources {
             for other in 0..targets.min(self.layers.len() - one) {
+                // The chains joined have fewer hops each, so they are read from layers below the
+                // one that changes.
                 let (below, layers) = self.layers.split_at_mut(one + other);
                 let joint = Joint {
                     edge,

@@ -118,6 +118,7 @@ impl Special {
     fn of_v4(ip: Ipv4Addr) -> Option<Self> {
         let [first, second, third, _] = ip.octets();
         Some(match (first, second, third) {
+            // Before the networks that contain them: allowing those must not allow these.
             _ if METADATA_V4.contains(&ip) => Self::Metadata,
             (127, ..) => Self::Loopback,
             (169, 254, _) => Self::LinkLocal,
@@ -180,6 +181,7 @@ impl Access {
     pub fn permits(&self, flow: &Flow, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Special> {
         let (_, server) = flow.addresses();
         let ip = flow.server().ip();
+        // An address of this host may be global, private or reserved: no registry shows it.
         let own = || is_own(ip).then_some(Special::Own);
         let special = match Special::of(ip) {
             Some(Special::Private | Special::LinkLocal | Special::Reserved) | None => {
@@ -395,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_ask_unless_listed() {
+    fn only_listed_clients_may_request() {
         let client = "192.0.2.1".parse().unwrap();
         assert!(!Access::default().admits(client));
         let access = Access {

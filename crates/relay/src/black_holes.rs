@@ -84,6 +84,7 @@ impl BlackHoles {
         }
         let record = self.paths.entry(path).or_default();
         record.last = now;
+        // To clear the chain if one of these turns out to be silent without it.
         if !record.servers.contains(&server) && record.servers.len() < SERVERS_MAX {
             record.servers.push(server);
         }
@@ -112,6 +113,7 @@ impl BlackHoles {
             self.paths.remove(&path);
             return;
         }
+        // Answers first make up for silent flows, and then shorten the next pause.
         if record.score == 0 {
             record.strikes = record.strikes.saturating_sub(1);
         }
@@ -126,6 +128,7 @@ impl BlackHoles {
         if self.mute.len() >= MUTES_MAX {
             self.mute.retain(|_, until| *until > now);
         }
+        // A full table takes no more: clients choose the servers, and must not evict each other's.
         if self.mute.len() < MUTES_MAX {
             self.mute.insert(server, now + MUTE_FOR);
         }

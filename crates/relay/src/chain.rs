@@ -32,7 +32,7 @@ pub enum Encapsulation {
     /// The first bytes of the stream (RFC 8803), in the SYN where that is taken.
     #[default]
     Stream,
-    /// An option of the SYN announces what the first bytes ask for, where both ends
+    /// An option of the SYN announces what the first bytes request, where both ends
     /// and the destination are IPv4.
     SynOption,
 }
@@ -56,8 +56,8 @@ pub struct Peer {
     pub id: NodeId,
     /// Its explicit listener.
     pub address: SocketAddr,
-    /// What the two nodes share. `None` for one that knows who may ask by address,
-    /// as a converter of RFC 8803 does.
+    /// What the two nodes share. `None` for one that authorizes requests by address, as a
+    /// converter of RFC 8803 does.
     pub key: Option<Key>,
     /// Which of their keys that is, if there is one.
     pub key_id: u32,
@@ -78,8 +78,8 @@ impl Peer {
         self.settings_at(self.initial_bandwidth(), None)
     }
 
-    /// How they start on a way that bears so many bytes per second and has such a round
-    /// trip, as far as is known: with no less than the operator says, or RFC 6928.
+    /// How they start on a path with this bandwidth in bytes per second and this round trip
+    /// time, if known: with no less than the operator has configured, or RFC 6928.
     pub(crate) fn settings_at(&self, rate: u32, round: Option<Duration>) -> PathSettings {
         PathSettings {
             segments: self.socket.initial_window.unwrap_or(10),
@@ -88,9 +88,9 @@ impl Peer {
         }
     }
 
-    /// What the way to it is taken to bear, in bytes per second, while nobody knows: 0,
-    /// nothing, for nodes that are not our own, and where the operator says how
-    /// connections are to start.
+    /// The assumed bandwidth of the path to it before a measurement, in bytes per second: 0 (no
+    /// assumption) for nodes that are not our own, and where the operator has configured how
+    /// connections start.
     pub(crate) fn initial_bandwidth(&self) -> u32 {
         let is_ours = self.key.is_some() && self.socket.initial_window.is_none();
         if is_ours { INITIAL_BANDWIDTH } else { 0 }
@@ -113,7 +113,7 @@ impl fmt::Debug for Peer {
 /// Bounds on the warm hops to one peer, at one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// Kept open although nobody asks for them.
+    /// Kept open without any demand.
     pub min: u16,
     /// Never more than so many wait; 0 for a peer without warm hops.
     pub max: u16,
@@ -242,16 +242,15 @@ impl Chains {
     /// The ways for a flow that begins here, the best first. Empty when it is
     /// to be refused. The route with the longest destination prefix is taken,
     /// then that with the longest source prefix, then the one with the
-    /// narrowest ports, then the first. Without a route the plan is asked, for
-    /// transfers of so many `bytes` if the configuration says how many, and then
-    /// the node that looks ways up.
+    /// narrowest ports, then the first. Without a route the plan decides, for transfers of so many
+    /// `bytes` if the configuration contains that, and then the node that looks routes up.
     pub fn next_hops(&self, flow: &Flow, bytes: Option<u32>) -> Vec<NextHop> {
         let route = self.route(flow);
-        let said = route.and_then(|route| route.transfer_bytes);
-        let Some(route) = route.filter(|_| said.is_none()) else {
+        let configured = route.and_then(|route| route.transfer_bytes);
+        let Some(route) = route.filter(|_| configured.is_none()) else {
             let planned = self.planned.as_ref();
-            let next_hops =
-                planned.map_or(&[][..], |planned| planned.next_hops(flow, said.or(bytes)));
+            let bytes = configured.or(bytes);
+            let next_hops = planned.map_or(&[][..], |planned| planned.next_hops(flow, bytes));
             let looked_up = self.resolve.and_then(|chain| self.hop(chain));
             let next_hops = next_hops.iter().copied().chain(looked_up);
             return next_hops.chain([NextHop::Direct]).collect();
@@ -292,6 +291,11 @@ impl Chains {
         self.peers.place(id.into())
     }
 
+    /// The peer of this number.
+    pub(crate) fn find_peer(&self, id: NodeId) -> Option<&Peer> {
+        self.peer(id).map(|place| &self.peers[place])
+    }
+
     /// Whether connections of a peer come from an address.
     pub fn is_peer(&self, ip: IpAddr) -> bool {
         let mut peers = self.peers.iter();
@@ -300,11 +304,10 @@ impl Chains {
 
     /// The peer whose SYN options may come from an address.
     pub fn syn_option_peer(&self, ip: IpAddr) -> Option<&Peer> {
-        let mut syn_option_peers = self
-            .peers
-            .iter()
-            .filter(|peer| peer.encapsulation == Encapsulation::SynOption);
-        syn_option_peers.find(|peer| peer.source_addresses.contains(&ip))
+        self.peers.iter().find(|peer| {
+            // The option has no authentication tag: only configured addresses count.
+            peer.encapsulation == Encapsulation::SynOption && peer.source_addresses.contains(&ip)
+        })
     }
 
     /// The name of a path: that of the chain that has it, otherwise its nodes.
@@ -332,10 +335,8 @@ impl Chains {
 
     /// The name of a peer, or the number of a node that is none.
     pub fn node_name(&self, node: NodeId) -> String {
-        match self.peer(node) {
-            Some(place) => self.peers[place].name.to_string(),
-            None => node.to_string(),
-        }
+        let peer = self.find_peer(node);
+        peer.map_or_else(|| node.to_string(), |peer| peer.name.to_string())
     }
 
     /// The chain of flows from here that has a path.

@@ -65,6 +65,7 @@ impl Clock {
             // The thread was descheduled between the readings, so their difference is unknown.
         }
         let started_us = micros(time.0).saturating_sub(micros(time.1));
+        // Relaxed: readers need this one number, and nothing that was written before it.
         self.started_us.store(started_us, Ordering::Relaxed);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How other threads talk to a worker: commands in, answers out.
+//! The interface of other threads to a worker: commands in, answers out.
 
 use std::fmt;
 use std::io;
@@ -17,6 +17,7 @@ use posthaste_wire::segments::Segment;
 use crate::accept_mode::AcceptMode;
 use crate::chain::{Chains, Encapsulation, Path};
 use crate::flow::Flow;
+use crate::named::named;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::sys::{TcpInfo, Waker};
@@ -63,7 +64,7 @@ pub enum Command {
         /// Receives the description, once.
         answer: Sender<Option<RelayDetail>>,
     },
-    /// Reset both sides of a relay; the answer says whether it existed.
+    /// Reset both sides of a relay; the answer is whether it existed.
     Kill {
         /// Which.
         id: RelayId,
@@ -82,7 +83,7 @@ pub enum Command {
         /// Its generation, as the redirect program stamps it on events.
         generation: u8,
     },
-    /// Let flows that begin or arrive from now on go by these chains; rules stay.
+    /// Use these chains for flows that begin or arrive from now on; rules stay.
     Chains(Arc<Chains>),
     /// Accept nothing new; end when the last relay ended or, with
     /// [`Outcome::Drained`], when the deadline passes.
@@ -159,8 +160,7 @@ pub struct RelayDetail {
     pub upstream: Option<TcpInfo>,
 }
 
-/// What a worker knows of other nodes. Of those that are not in it, it knows
-/// nothing.
+/// A worker's information about other nodes. It has none about those that are not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Peers, in any order.
@@ -169,12 +169,12 @@ pub struct Known {
     pub chains: Vec<ChainState>,
 }
 
-/// What became of warm hops to a peer, since the worker knows it.
+/// What became of warm hops to a peer, since it became a peer of the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopTotals {
     /// Flows that were given a hop.
     pub taken: u64,
-    /// Flows that asked for one in vain.
+    /// Flows that found none.
     pub missed: u64,
     /// Dials that became a hop.
     pub dialed: u64,
@@ -184,7 +184,7 @@ pub struct HopTotals {
     pub lost: u64,
 }
 
-/// A peer as one worker knows it.
+/// The state of a peer at one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
     /// Which. Not by index: a reload may be on its way.
@@ -212,7 +212,7 @@ pub struct PeerState {
     pub down_for: Option<Duration>,
 }
 
-/// A chain as one worker knows it.
+/// The state of a chain at one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainState {
     /// Its nodes.
@@ -245,7 +245,7 @@ pub struct Ended {
     pub connect_us: Option<u32>,
     /// From the start to the first byte from the server, in microseconds.
     pub first_byte_us: Option<u32>,
-    /// The node that asked for it; nothing of one that began here.
+    /// The node that requested it; nothing of one that began here.
     pub by: Option<NodeId>,
     /// The node that it was sent to; nothing of one that went to its server from here.
     pub via: Option<NodeId>,
@@ -254,12 +254,11 @@ pub struct Ended {
     pub handshake_us: Option<u32>,
     /// From the start to the end.
     pub total: Duration,
-    /// Its course, if that of its connection without this node can be told from it.
+    /// Its course, if that of its connection without this node follows from it.
     pub course: Option<Course>,
 }
 
-/// The course of a relay that finished, between a client and a server that know nothing of this
-/// node.
+/// The course of a relay that finished, between a client and a server that do not see this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Course {
     /// From the start to the first byte of the client that was passed on, in microseconds.
@@ -274,7 +273,7 @@ pub struct Course {
     pub upstream: Leg,
 }
 
-/// What the kernel knows at its end of one of a relay's two connections.
+/// The kernel's figures at its end of one of a relay's two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leg {
     /// The lowest round-trip time, if one was measured, in microseconds.
@@ -303,73 +302,44 @@ pub struct Saved {
     pub end_us: i64,
 }
 
-/// Why somebody who asked for a flow at an explicit listener did not get it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Denial {
-    /// It has no key, and its address is not listed.
-    Unauthorized,
-    /// The authentication tag is none of a peer's.
-    AuthTag,
-    /// The request counts no more: it is a repetition.
-    Replay,
-    /// The request is too old, or from the future: it is a repetition of long ago, or the clocks
-    /// of the two nodes differ.
-    Clock,
-    /// The cookie is not the client's.
-    Cookie,
-    /// The destination may not be connected to.
-    Destination,
-    /// A rule rejects the flow, or none is for it.
-    Rule,
-    /// The next segment of the route is no peer.
-    Segment,
-    /// The flow has been here before, or has come too far.
-    Loop,
-    /// What was said is none of our protocols.
-    Malformed,
-    /// Nothing was said in time.
-    Slow,
-    /// There is no room, or the node drains.
-    Overload,
+named! {
+    /// Why a request at an explicit listener was not granted.
+    pub enum Denial: &'static str {
+        /// It has no key, and its address is not listed.
+        Unauthorized = "unauthorized",
+        /// The authentication tag is none of a peer's.
+        AuthTag = "auth",
+        /// The request counts no more: it is a repetition.
+        Replay = "replay",
+        /// The request is too old, or from the future: it is a repetition of long ago, or the clocks
+        /// of the two nodes differ.
+        Clock = "clock",
+        /// The cookie is not the client's.
+        Cookie = "cookie",
+        /// The destination may not be connected to.
+        Destination = "destination",
+        /// A rule rejects the flow, or none is for it.
+        Rule = "rule",
+        /// The next segment of the route is no peer.
+        Segment = "segment",
+        /// The flow has been here before, or has come too far.
+        Loop = "loop",
+        /// The bytes are none of our protocols.
+        Malformed = "malformed",
+        /// Nothing was sent in time.
+        Slow = "slow",
+        /// There is no room, or the node drains.
+        Overload = "overload",
+    }
 }
 
 impl Denial {
-    /// Every reason, in the order of its discriminant.
-    pub const ALL: [Self; 12] = [
-        Self::Unauthorized,
-        Self::AuthTag,
-        Self::Replay,
-        Self::Clock,
-        Self::Cookie,
-        Self::Destination,
-        Self::Rule,
-        Self::Segment,
-        Self::Loop,
-        Self::Malformed,
-        Self::Slow,
-        Self::Overload,
-    ];
-
     /// The metric label, `snake_case`.
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Unauthorized => "unauthorized",
-            Self::AuthTag => "auth",
-            Self::Replay => "replay",
-            Self::Clock => "clock",
-            Self::Cookie => "cookie",
-            Self::Destination => "destination",
-            Self::Rule => "rule",
-            Self::Segment => "segment",
-            Self::Loop => "loop",
-            Self::Malformed => "malformed",
-            Self::Slow => "slow",
-            Self::Overload => "overload",
-        }
+        self.names()
     }
 
-    /// What the one who asked is told.
+    /// The reply to the requester.
     pub(crate) fn reply(self) -> Reply {
         match self {
             Self::Clock => Reply::Clock,
@@ -381,19 +351,19 @@ impl Denial {
     }
 }
 
-/// Somebody who asked for a flow and did not get it.
+/// A request that was not granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
-    /// Its address.
+    /// The address of its sender.
     pub from: SocketAddr,
-    /// What it asked for, if that was read.
+    /// The requested flow, if that was read.
     pub flow: Option<Flow>,
-    /// By what it asked.
+    /// What carried it.
     pub encapsulation: Option<Encapsulation>,
     /// Why not.
     pub denial: Denial,
-    /// How far its clock is ahead of this node's, in milliseconds, if it is for the time and what
-    /// it asked by is not of long ago.
+    /// How far the sender's clock is ahead of this node's, in milliseconds, if it is for the time
+    /// and the request is not of long ago.
     pub ahead_ms: Option<i64>,
     /// The segment that is no peer, if it is for that.
     pub segment: Option<Segment>,
@@ -406,7 +376,7 @@ pub trait Journal: Send {
     fn record(&mut self, ended: &mut Vec<Ended>) -> u64;
     /// Takes note of a request that was not granted.
     fn deny(&mut self, denied: &Denied);
-    /// What a relay saved, as far as that can be told; it is counted by rule.
+    /// What a relay saved, if that is known; it is counted by rule.
     fn saved(&self, _ended: &Ended) -> Option<Saved> {
         None
     }
@@ -426,6 +396,7 @@ impl Handle {
     /// is dropped, which the receiver sees.
     pub fn send(&self, command: Command) {
         if self.commands.send(command).is_ok() {
+            // After the command is in the channel: a worker that woke before would wait again.
             self.waker.wake();
         }
     }

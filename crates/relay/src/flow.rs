@@ -2,7 +2,9 @@
 //! A flow with the addresses that the client used.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
+
+pub use posthaste_wire::header::mapped;
 
 /// The two end points of a flow as the client sees them: the sender of the SYN, and the original
 /// destination.
@@ -60,14 +62,6 @@ impl Flow {
     /// Both addresses as 16 bytes in network order, v4-mapped for IPv4.
     pub fn addresses(&self) -> ([u8; 16], [u8; 16]) {
         (self.client_ip, self.server_ip)
-    }
-}
-
-/// An address as 16 bytes in network order, v4-mapped for IPv4.
-pub fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

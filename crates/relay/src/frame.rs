@@ -7,6 +7,8 @@
 
 use std::net::IpAddr;
 
+use posthaste_wire::tcp_option::TcpOptions;
+
 use crate::sys::IcmpError;
 
 /// Length of the link layer header in front of every [`Frame`].
@@ -18,8 +20,6 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const HOP_LIMIT: u8 = 64;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
-const OPTION_END: u8 = 0;
-const OPTION_NOP: u8 = 1;
 const OPTION_MSS: u8 = 2;
 
 /// A frame and its device: an Ethernet header (zeros on a device without one), an IP header, and at
@@ -66,17 +66,9 @@ impl Frame {
 
     /// The maximum segment size that a SYN announces (RFC 9293 §3.7.1).
     pub fn mss(&self) -> Option<u16> {
-        let mut options = self.tcp_options()?;
-        while let [kind, rest @ ..] = options {
-            match *kind {
-                OPTION_END => return None,
-                OPTION_NOP => options = rest,
-                OPTION_MSS => return Some(u16::from_be_bytes([*rest.get(1)?, *rest.get(2)?])),
-                // A length below 2 would never advance; RFC 9293 forbids it.
-                _ => options = options.get(usize::from(*rest.first()?).max(2)..)?,
-            }
-        }
-        None
+        let mut options = TcpOptions::new(self.tcp_options()?).map_while(Result::ok);
+        let announced = options.find(|option| option.kind == OPTION_MSS)?;
+        Some(u16::from_be_bytes(announced.value.try_into().ok()?))
     }
 
     /// The TTL (IPv4) or hop limit (IPv6) at capture.
@@ -90,6 +82,7 @@ impl Frame {
     /// `None` when the capture is not a whole TCP header.
     pub fn completed(&self) -> Option<Self> {
         let layout = self.layout()?;
+        // Data in a SYN (RFC 7413) may be captured in part. Without it, its sender sends it again.
         let mut bytes = self.bytes.get(..layout.end)?.to_vec();
         let total = u16::try_from(layout.end - ETHERNET_BYTES).ok()?;
         let ip = ETHERNET_BYTES;
@@ -116,6 +109,8 @@ impl Frame {
         let mut header = [0_u8; 20];
         header[0..2].copy_from_slice(&tcp[2..4]);
         header[2..4].copy_from_slice(&tcp[0..2]);
+        // Data in a SYN is not acknowledged: the reset is acceptable to its sender all the same
+        // (RFC 9293 §3.10.7.3).
         if tcp[13] & FLAG_ACK == 0 {
             header[8..12].copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
             header[13] = FLAG_RST | FLAG_ACK;
@@ -140,6 +135,7 @@ impl Frame {
     pub fn unreachable(&self, error: IcmpError) -> Option<Self> {
         let layout = self.layout()?;
         let quoted = self.completed()?;
+        // Whole, as RFC 4443 §3.1 requires; for ICMP eight bytes of TCP would do (RFC 792).
         let quote = &quoted.bytes[ETHERNET_BYTES..];
         let offender = match error.offender {
             IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -158,6 +154,7 @@ impl Frame {
         let at = reply.len();
         reply.extend_from_slice(&[error.kind, error.code, 0, 0, 0, 0, 0, 0]);
         reply.extend_from_slice(quote);
+        // Only ICMPv6 covers a pseudo header (RFC 4443 §2.3).
         let pseudo = if layout.ipv4 {
             0
         } else {
@@ -273,6 +270,8 @@ pub mod invariants;
 
 #[cfg(test)]
 mod tests {
+    use posthaste_wire::tcp_option::KIND_NOP;
+
     use super::*;
 
     const FLAG_SYN: u8 = 0x02;
@@ -283,9 +282,7 @@ mod tests {
     fn syn(source: &[u8], destination: &[u8]) -> Frame {
         let mut tcp = vec![0x9c, 0x40, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0, 0x70, FLAG_SYN];
         tcp.extend_from_slice(&[0xff, 0xff, 0xde, 0xad, 0, 0]);
-        tcp.extend_from_slice(&[
-            OPTION_NOP, OPTION_NOP, OPTION_MSS, 4, 0x05, 0x78, OPTION_NOP, 0,
-        ]);
+        tcp.extend_from_slice(&[KIND_NOP, KIND_NOP, OPTION_MSS, 4, 0x05, 0x78, KIND_NOP, 0]);
         let start = Frame {
             ifindex: 7,
             bytes: vec![1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0],

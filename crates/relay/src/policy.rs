@@ -303,6 +303,7 @@ impl Match {
             let Some(specificity) = matches.specificity(client, server, port) else {
                 continue;
             };
+            // Of equals the first in the configuration stays.
             if best.is_none_or(|(most, _)| specificity > most) {
                 best = Some((specificity, index));
             }

@@ -262,7 +262,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         if self.progress() != before {
             self.active = now.into();
         }
-        // Bytes in the socket of a side that has just failed wait for another turn.
+        // Bytes in the socket of a side that has just failed wait for another turn: its direction
+        // may have had its part of this one before the failure.
         let fresh = self.failure.is_some() != before.1;
         self.step(spent || fresh, io)
     }
@@ -584,6 +585,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
 
     fn pass_fin(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let passed = io.finish(!from);
+        // Also after an error: a second `shutdown` would return it again.
         self.directions[from].stage = Stage::Ended;
         self.closed.get_or_insert(!from);
         passed.map_err(|error| Stop::Failed(!from, error))

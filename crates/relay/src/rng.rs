@@ -15,7 +15,7 @@ impl Rng {
     /// A number of 64 random bits.
     #[expect(
         clippy::should_implement_trait,
-        reason = "it never ends, and nobody goes through it"
+        reason = "it never ends, and is no iterator"
     )]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -98,6 +98,7 @@ impl<T> Slab<T> {
 
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
         self.get(key)?;
+        // 24 bits: a late event finds another entry only after 16 million reuses of its slot.
         let mask = (1 << (KEY_BITS - SLOT_BITS)) - 1;
         let freed = Slot::Free {
             generation: generation_of(key).wrapping_add(1) & mask,

@@ -6,9 +6,9 @@
 //! waking a worker, pipes, random numbers, clocks.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -36,7 +36,7 @@ pub use sockets::{
     transparent_listener,
 };
 pub(crate) use sockets::{
-    accept, connect, connect_saying, local_address_toward, tcp_socket, upstream_socket,
+    accept, connect, connect_with_data, local_address_toward, tcp_socket, upstream_socket,
 };
 
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
@@ -111,22 +111,16 @@ pub fn random<const N: usize>() -> [u8; N] {
 /// The kernel does not support it (before Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut cookie = 0_u64;
-    let mut bytes = libc::socklen_t::try_from(size_of::<u64>()).expect("eight");
-    // SAFETY: the option is a u64, which is what the pointers are for.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut bytes,
-        )
-    };
-    if result == 0 {
-        Ok(cookie)
-    } else {
-        Err(io::Error::last_os_error())
+    options::get_option(&socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+/// Repeats a call that a signal has interrupted.
+pub(crate) fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> nix::Result<usize> {
+    loop {
+        match call() {
+            Err(nix::errno::Errno::EINTR) => {}
+            result => return result,
+        }
     }
 }
 

@@ -67,6 +67,7 @@ impl<const N: usize> Histogram<N> {
 
     /// Adds a value. Only the owning worker may call this.
     fn add(&self, value: u64) {
+        // Bounds belong to their bucket, as `le` of Prometheus has it.
         let place = self.bounds.iter().position(|bound| value <= *bound);
         let bucket = place.map_or(&self.beyond, |place| &self.within[place]);
         bucket.add(1);
@@ -160,6 +161,8 @@ impl Tally {
         self.duration.add(micros(total));
         self.size.add(bytes);
         let Some(saved) = saved else { return };
+        // Histograms of Prometheus sum up values that only grow, so losses have counters of their
+        // own.
         self.saved_first_byte
             .add(saved.first_byte_us.try_into().unwrap_or(0));
         self.saved_end.add(saved.end_us.try_into().unwrap_or(0));
@@ -192,6 +195,7 @@ impl Tallies {
         let is_its = |slot: &OnceLock<Box<Tally>>| {
             *slot.get_or_init(|| Box::new(Tally::new(name))).name == *name
         };
+        // Slots are filled in order and stay: the first of this name, or the first empty one.
         self.named.iter().position(is_its).unwrap_or_else(|| {
             self.other.get_or_init(|| Box::new(Tally::new(OTHER_RULES)));
             RULES_MAX

@@ -209,33 +209,26 @@ impl WarmHops {
             self.is_dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
         }
         if self.next_due.is_some_and(|due| due <= now) {
-            self.wake_due(now);
+            self.next_due = None;
+            (0..self.neighbours.len()).for_each(|peer| self.schedule(peer, now));
         }
         let mut woken = std::mem::take(&mut self.woken);
         woken.sort_unstable();
         woken.dedup();
         for &peer in &woken {
             self.look_after(peer, epoll, now);
-            let neighbour = &self.neighbours[peer];
-            self.is_dialing |= neighbour.pool.dialing() > 0;
-            match neighbour.due {
-                // More is due than fits in a turn.
-                Some(due) if due <= now => self.woken.push(peer),
-                Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
-                None => {}
-            }
+            self.is_dialing |= self.neighbours[peer].pool.dialing() > 0;
+            // More may be due than fits in a turn.
+            self.schedule(peer, now);
         }
     }
 
-    /// Collects the peers that are due by the clock.
-    fn wake_due(&mut self, now: Duration) {
-        self.next_due = None;
-        for (peer, neighbour) in self.neighbours.iter().enumerate() {
-            match neighbour.due {
-                Some(due) if due <= now => self.woken.push(peer),
-                Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
-                None => {}
-            }
+    /// Notes when a peer is due.
+    fn schedule(&mut self, peer: usize, now: Duration) {
+        match self.neighbours[peer].due {
+            Some(due) if due <= now => self.woken.push(peer),
+            Some(due) => self.next_due = Some(self.next_due.map_or(due, |next| next.min(due))),
+            None => {}
         }
     }
 
@@ -259,8 +252,10 @@ impl WarmHops {
             let Some(Stage::Waiting(ready, ping)) = stage else {
                 continue;
             };
+            // An end that has arrived since the last turn has not been handled yet.
             match socket::look(&ready.socket) {
                 Look::Silent => {}
+                // The pong has arrived and was not read yet.
                 Look::Spoken if ping.is_some() => {}
                 Look::Closed => {
                     neighbour.on_lost(key, End::Closed, now);
@@ -387,6 +382,7 @@ impl WarmHops {
 
     /// Carries out the actions of a peer's pool, up to [`ORDERS_MAX`].
     fn look_after(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
+        // It stays due if the loop ends at its bound.
         self.neighbours[peer].due = Some(now);
         for _ in 0..ORDERS_MAX {
             match self.neighbours[peer].pool.poll_action(now) {

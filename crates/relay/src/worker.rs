@@ -373,8 +373,8 @@ impl<I: Intercept> Worker<I> {
             (false, true) => self.intercept.lag(),
             (false, false) => Duration::ZERO,
         };
-        let asking = self.replaced && self.pending_requests.len() > 0 && self.now < until;
-        self.entries.len() == 0 && !asking && self.now >= until.min(self.drain_from + grace)
+        let requesting = self.replaced && self.pending_requests.len() > 0 && self.now < until;
+        self.entries.len() == 0 && !requesting && self.now >= until.min(self.drain_from + grace)
     }
 
     /// Whether new flows are refused: the worker drains, and has no successor.
@@ -470,6 +470,7 @@ impl<I: Intercept> Worker<I> {
             edge_triggered: true,
         };
         let key = token >> 1;
+        // The flow has replaced its socket in this turn: the event is that of the closed one.
         if side == Side::Upstream && self.fresh.outdates_events_of(key) {
             return;
         }

@@ -12,13 +12,13 @@ use crate::header::NodeId;
 
 /// Bytes of a [`Key`]: as many as the hash gives.
 pub const KEY_BYTES: usize = 32;
-/// Bytes of a message authentication code. RFC 2104 §5 asks for no less than
+/// Bytes of a message authentication code. RFC 2104 §5 requires no less than
 /// half of the hash.
 pub const MAC_BYTES: usize = 16;
 /// Bytes of a nonce: so many that chance never gives one twice.
 pub const NONCE_BYTES: usize = 16;
 
-/// What two nodes share and nobody else knows.
+/// The secret that two nodes share, and no other node has.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; KEY_BYTES]);
 
@@ -31,12 +31,15 @@ impl Key {
     /// The code of `parts`, one after the other.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let whole = self.hash(parts).finalize().into_bytes();
+        // RFC 2104 §5: the leftmost bits of the hash.
         std::array::from_fn(|at| whole[at])
     }
 
     /// Whether `mac` is the code of `parts`. Takes the same time wherever
     /// they differ.
     pub(crate) fn matches(&self, parts: &[&[u8]], mac: &[u8; MAC_BYTES]) -> bool {
+        // In constant time: a comparison that ends at the first wrong byte lets a sender find the
+        // code byte by byte from the times of the answers.
         self.hash(parts).verify_truncated_left(mac).is_ok()
     }
 
@@ -48,6 +51,8 @@ impl Key {
     fn hash(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut hash =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length will do");
+        // Joined without lengths: every part before the message has a fixed length, so the split is
+        // clear.
         for part in parts {
             hash.update(part);
         }
@@ -57,6 +62,7 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Types that hold a key derive `Debug` and are logged; the key must not be.
         f.write_str("Key(..)")
     }
 }
@@ -65,7 +71,7 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nonce(pub [u8; NONCE_BYTES]);
 
-/// What a sender authentication tags a message with.
+/// What a sender authenticates a message with.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthTag<'a> {
     /// Shared with the receiver.
@@ -81,7 +87,7 @@ pub struct AuthTag<'a> {
     pub nonce: Nonce,
 }
 
-/// What a message says of its authentication tag. Nothing is certain by it: see
+/// What a message contains about its authentication tag, not verified: see
 /// [`Head::verify`](crate::convert::Head::verify).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {

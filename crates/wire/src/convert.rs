@@ -7,8 +7,7 @@
 //! is in one TLV of the range for private use, which clients of others do not
 //! send and converters of others refuse.
 //!
-//! What the RFC calls a message when it says that an error echoes it is one
-//! TLV (§6.2.1).
+//! Where the RFC has an error echo "the message", it means one TLV (§6.2.1).
 
 mod answer;
 mod chain;
@@ -27,7 +26,7 @@ pub use tlv::TooLong;
 
 /// The version of the protocol (§6.1).
 pub const VERSION: u8 = 1;
-/// What tells the protocol from any other (§6.1).
+/// What distinguishes the protocol from any other (§6.1).
 pub const MAGIC: u16 = 0x2263;
 /// Bytes of the fixed header (§6.1).
 pub const HEADER_BYTES: usize = 4;

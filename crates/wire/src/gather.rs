@@ -4,14 +4,14 @@
 use crate::Progress;
 
 /// The bytes of one message so far. It takes no byte that does not belong to
-/// the message, and grows no further than the parser asks: every parser here
+/// the message, and grows no further than the parser needs: every parser here
 /// bounds that by its message's greatest length.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gather(Vec<u8>);
 
 impl Gather {
-    /// Takes what `parse` asks for from the front of `input`. `consumed` of
-    /// the answer counts bytes of `input`. When more is needed, all of `input`
+    /// Takes what `parse` needs from the front of `input`. `consumed` of the
+    /// answer counts bytes of `input`. When more is needed, all of `input`
     /// was taken.
     pub(crate) fn feed<T, E>(
         &mut self,
@@ -19,6 +19,8 @@ impl Gather {
         parse: impl Fn(&[u8]) -> Result<Progress<T>, E>,
     ) -> Result<Progress<T>, E> {
         let mut rest = input;
+        // Byte counts come from the parser only: what follows the message is the flow's, and stays
+        // with the caller.
         loop {
             match parse(&self.0)? {
                 Progress::Done { value, .. } => {

@@ -44,7 +44,7 @@ impl ChainHeader {
 
 /// An address and port that a connection can have at its end: unicast, not
 /// this host's own, not port 0. IPv4 is never v4-mapped, IPv6 has no scope:
-/// an interface of one host says nothing to another.
+/// an interface of one host means nothing to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint(SocketAddr);
 
@@ -53,6 +53,7 @@ impl Endpoint {
     /// unspecified address is refused too, because Linux connects it to the
     /// host itself, and so is port 0.
     pub fn new(address: SocketAddr) -> Result<Self, EndpointError> {
+        // Canonical first: `::ffff:127.0.0.1` is loopback, too, and would pass every check below.
         let ip = address.ip().to_canonical();
         let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
         if ip.is_multicast() {
@@ -77,10 +78,7 @@ impl Endpoint {
 
     /// The address as 16 bytes, v4-mapped for IPv4.
     pub(crate) fn mapped_ip(self) -> [u8; 16] {
-        match self.0.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        }
+        mapped(self.0.ip())
     }
 
     /// As the standard library's type.
@@ -91,6 +89,14 @@ impl Endpoint {
     /// The port, in host byte order.
     pub fn port(self) -> u16 {
         self.0.port()
+    }
+}
+
+/// An address as 16 bytes in network byte order, v4-mapped for IPv4 (RFC 4291 §2.5.5.2).
+pub fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }
 
@@ -142,6 +148,7 @@ impl NodeId {
 
     /// `None` for a number that no node can have.
     pub fn new(id: u64) -> Option<Self> {
+        // Segment lists contain node numbers, and this one stands for a look-up there.
         let id = u16::try_from(id).ok().filter(|id| *id != RESOLVE)?;
         NonZeroU16::new(id).map(Self)
     }
@@ -190,6 +197,7 @@ impl LoopGuard {
     /// What the first node sends for a flow that would go on with `ttl` from there if it
     /// took no chain. `None` when the flow has come too far for one.
     pub fn with_ttl(origin: NodeId, ttl: u8) -> Option<Self> {
+        // Half of the rest: each further node may be followed by a router as well.
         let nodes = ttl.checked_sub(TTL_LEAST)? / TTL_PER_NODE;
         Some(Self {
             origin,
@@ -208,6 +216,8 @@ impl LoopGuard {
     /// here before, or has come too far.
     pub fn passed_on(self, me: NodeId) -> Option<Self> {
         let hop_limit = self.hop_limit.checked_sub(1)?;
+        // The first node's own number is in the header, so its loops end at once; others end by the
+        // limit.
         (self.origin != me).then_some(Self { hop_limit, ..self })
     }
 }

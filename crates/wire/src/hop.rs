@@ -10,17 +10,17 @@
 //!   | Response     another code of both ----> |      handshake done
 //!   |                                         |
 //!   | Ping ---------------------------------> |      as long as nothing
-//!   | <---------------------------------- Pong|      else is to be said
+//!   | <---------------------------------- Pong|      else is to be sent
 //!   |                                         |
 //!   | Open         the chain header --------> |
 //!   | <--------------------------------- Reply|
-//!   | Proved       the client exists -------> |      unless Open said so
+//!   | Proved       the client exists -------> |      unless Open stated it
 //!   | <========== the flow's bytes =========> |
 //! ```
 //!
-//! Both ends prove that they know the key they share; the key itself is never
+//! Both ends prove that they have the key they share; the key itself is never
 //! sent, and each code is for this connection alone. What follows is neither
-//! encrypted nor authenticated, but for the chain header: whoever can write into the
+//! encrypted nor authenticated, but for the chain header: a host that can write into the
 //! connection can write into the flow, as with the TCP connection it carries.
 //!
 //! A connection carries **one** flow and is closed with it, so the end of the
@@ -28,7 +28,7 @@
 //! and no flow waits for another's lost bytes.
 //!
 //! The types here do no I/O: they are fed what was received and give what is
-//! to be sent. On any error the connection is closed without a word.
+//! to be sent. On any error the connection is closed without an answer.
 
 #[cfg(any(test, fuzzing))]
 mod checks;

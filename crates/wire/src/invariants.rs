@@ -78,7 +78,7 @@ pub fn check_stamp(bytes: &[u8]) {
         let Reflection { sent, received, .. } = read.packet;
         for format in [Format::Ntp, Format::Ptp] {
             let (stay, back) = (sent.since(received, format), received.since(sent, format));
-            // One was first, or they are the same. Half an era apart, NTP cannot tell.
+            // One was first, or they are the same. Half an era apart, NTP leaves it open.
             match (stay, back) {
                 (Some(stay), Some(back)) => assert!(stay.is_zero() && back.is_zero()),
                 (None, None) => assert_eq!(format, Format::Ntp),
@@ -102,7 +102,7 @@ fn done<T>(progress: Progress<T>) -> T {
 }
 
 /// Checks what every parser promises of its [`Progress`]: it takes no more
-/// than its message, asks for no more than its message, and neither what
+/// than its message, needs no more than its message, and neither what
 /// follows nor the pieces it comes in make a difference.
 pub(crate) fn check_progress<T, E>(
     bytes: &[u8],

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What nodes say to each other, as bytes: the chain header and what carries
+//! The messages between nodes, as bytes: the chain header and what carries
 //! it. `docs/protocol.md` describes every byte.
 //!
 //! Pure: no I/O, no clock, no threads, no chance. The time and nonces are the
-//! caller's. Whatever the bytes, a parser neither panics nor reads past what
-//! the message says of its length, and allocates nothing by a length that it
+//! caller's. Whatever the bytes, a parser neither panics nor reads past the
+//! length that the message states, and allocates nothing by a length that it
 //! has not checked. All numbers are in network byte order.
 //!
 //! | module | what |
@@ -14,7 +14,7 @@
 //! | [`convert`] | carried by the first bytes of a stream (RFC 8803) |
 //! | [`auth`], [`replay`] | that a header comes from a peer, now, once |
 //! | [`hop`] | an open connection between two nodes that waits for a flow |
-//! | [`proxy_v2`] | telling a server who the client is |
+//! | [`proxy_v2`] | reporting the client's address to a server |
 //! | [`stamp`] | measuring the way to another node (RFC 8762) |
 
 #![forbid(unsafe_code)]
@@ -42,11 +42,11 @@ mod vectors;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
     /// At least so many bytes are missing, never zero. All of them belong to
-    /// the message: whoever reads no more takes nothing that follows it.
+    /// the message: a reader of no more takes nothing that follows it.
     NeedMore(usize),
     /// The message is whole.
     Done {
-        /// What it says.
+        /// Its content.
         value: T,
         /// How many of the bytes given belong to it.
         consumed: usize,
@@ -55,13 +55,16 @@ pub enum Progress<T> {
 
 impl<T> Progress<T> {
     /// The same progress of what `then` makes of the value.
-    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Progress<U> {
-        match self {
+    ///
+    /// # Errors
+    /// Those of `then`.
+    pub fn try_map<U, E>(self, then: impl FnOnce(T) -> Result<U, E>) -> Result<Progress<U>, E> {
+        Ok(match self {
             Self::NeedMore(missing) => Progress::NeedMore(missing),
             Self::Done { value, consumed } => Progress::Done {
-                value: then(value),
+                value: then(value)?,
                 consumed,
             },
-        }
+        })
     }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The PROXY protocol, version 2, which tells a server who the client is when
+//! The PROXY protocol, version 2, which reports the client's address to a server when
 //! the connection does not come from the client's address (HAProxy's
 //! `proxy-protocol.txt`, §2.2).
 
 use std::net::{IpAddr, SocketAddr};
+
+use crate::header::mapped;
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Version 2, command PROXY.
@@ -37,13 +39,6 @@ pub fn encode(client: SocketAddr, destination: SocketAddr, to: &mut Vec<u8>) {
     }
     to.extend_from_slice(&client.port().to_be_bytes());
     to.extend_from_slice(&destination.port().to_be_bytes());
-}
-
-fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 #[cfg(test)]

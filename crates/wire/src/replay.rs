@@ -39,6 +39,8 @@ impl ReplayWindow {
     /// # Errors
     /// It is too old, too new, or was taken before.
     pub fn admit(&mut self, now_ms: u64, message: Authentic) -> Result<(), ReplayError> {
+        // Also remembers how new the forgotten ones were, so a clock that is set back later does
+        // not admit them again.
         self.forget_older_than(now_ms.saturating_sub(self.fresh_ms));
         let made_ms = message.timestamp_ms;
         if made_ms.saturating_add(self.fresh_ms) < now_ms {
@@ -53,6 +55,7 @@ impl ReplayWindow {
         if !self.seen.insert((made_ms, message.nonce)) {
             return Err(ReplayError::Repeated);
         }
+        // More messages than fit need a peer's key. Its own are refused then, as too old.
         if self.seen.len() > self.capacity {
             self.forget_first();
         }

@@ -14,7 +14,7 @@
 //! A reflection is as long as its probe. The reflector remembers nothing.
 //!
 //! Packets are *authenticated* (112 bytes, what the RFC calls authenticated) or *open*
-//! (44 bytes). Which peer authenticated one, the session's number tells (RFC 8972 §3).
+//! (44 bytes). The session's number names the peer that authenticated one (RFC 8972 §3).
 
 mod clock;
 
@@ -81,7 +81,7 @@ pub struct Reflection {
 /// A packet that was read, and what is to be checked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a, T> {
-    /// What it says.
+    /// Its content.
     pub packet: T,
     /// What its authentication tag covers, and its code, if it has an authentication tag.
     authenticated: Option<(&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES])>,
@@ -117,22 +117,36 @@ impl Probe {
     /// The packet, without an authentication tag.
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
         let mut bytes = [0; OPEN_BYTES];
-        put(&mut bytes, 0, &self.sequence.to_be_bytes());
-        put(&mut bytes, 4, &self.sent.0.to_be_bytes());
-        put(&mut bytes, 12, &self.error.to_bits().to_be_bytes());
-        put(&mut bytes, 14, &self.session.to_be_bytes());
+        self.write(&mut bytes, &OPEN);
         bytes
     }
 
     /// The packet, authenticated with a key that [`key`] made.
     pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
         let mut bytes = [0; AUTHENTICATED_BYTES];
-        put(&mut bytes, 0, &self.sequence.to_be_bytes());
-        put(&mut bytes, 16, &self.sent.0.to_be_bytes());
-        put(&mut bytes, 24, &self.error.to_bits().to_be_bytes());
-        put(&mut bytes, 26, &self.session.to_be_bytes());
+        self.write(&mut bytes, &AUTHENTICATED);
         add_code(&mut bytes, key);
         bytes
+    }
+
+    fn write(&self, bytes: &mut [u8], layout: &Layout) {
+        put(bytes, 0, &self.sequence.to_be_bytes());
+        put(bytes, layout.sent, &self.sent.0.to_be_bytes());
+        put(bytes, layout.sent + 8, &self.error.to_bits().to_be_bytes());
+        put(bytes, layout.sent + 10, &self.session.to_be_bytes());
+    }
+
+    /// The fields of a packet of either kind from its first byte on, or of the copy of a probe in a
+    /// reflection.
+    fn read(bytes: &[u8], sequence: usize, sent: usize) -> Option<Self> {
+        let mut number = Bytes::new(bytes.get(sequence..)?);
+        let mut rest = Bytes::new(bytes.get(sent..)?);
+        Some(Self {
+            sequence: number.u32()?,
+            sent: Timestamp(rest.u64()?),
+            error: ErrorEstimate::from_bits(rest.u16()?)?,
+            session: rest.u16()?,
+        })
     }
 
     /// Reads what a reflector received. What must be zero is not looked at
@@ -141,10 +155,8 @@ impl Probe {
     /// # Errors
     /// It is no probe.
     pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let authenticated = cover(bytes)?;
-        let mut rest = Bytes::new(bytes);
-        let packet = read_probe(&mut rest, authenticated.is_some());
-        let packet = packet.ok_or(StampError::Estimate)?;
+        let (authenticated, layout) = cover(bytes)?;
+        let packet = Self::read(bytes, 0, layout.sent).ok_or(StampError::Estimate)?;
         Ok(Received {
             packet,
             authenticated,
@@ -156,32 +168,50 @@ impl Reflection {
     /// The packet, without an authentication tag.
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
         let mut bytes = [0; OPEN_BYTES];
-        put(&mut bytes, 0, &self.sequence.to_be_bytes());
-        put(&mut bytes, 4, &self.sent.0.to_be_bytes());
-        put(&mut bytes, 12, &self.error.to_bits().to_be_bytes());
-        put(&mut bytes, 14, &self.probe.session.to_be_bytes());
-        put(&mut bytes, 16, &self.received.0.to_be_bytes());
-        put(&mut bytes, 24, &self.probe.sequence.to_be_bytes());
-        put(&mut bytes, 28, &self.probe.sent.0.to_be_bytes());
-        put(&mut bytes, 36, &self.probe.error.to_bits().to_be_bytes());
-        put(&mut bytes, 40, &[self.ttl]);
+        self.write(&mut bytes, &OPEN);
         bytes
     }
 
     /// The packet, authenticated with a key that [`key`] made.
     pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
         let mut bytes = [0; AUTHENTICATED_BYTES];
-        put(&mut bytes, 0, &self.sequence.to_be_bytes());
-        put(&mut bytes, 16, &self.sent.0.to_be_bytes());
-        put(&mut bytes, 24, &self.error.to_bits().to_be_bytes());
-        put(&mut bytes, 26, &self.probe.session.to_be_bytes());
-        put(&mut bytes, 32, &self.received.0.to_be_bytes());
-        put(&mut bytes, 48, &self.probe.sequence.to_be_bytes());
-        put(&mut bytes, 64, &self.probe.sent.0.to_be_bytes());
-        put(&mut bytes, 72, &self.probe.error.to_bits().to_be_bytes());
-        put(&mut bytes, 80, &[self.ttl]);
+        self.write(&mut bytes, &AUTHENTICATED);
         add_code(&mut bytes, key);
         bytes
+    }
+
+    fn write(&self, bytes: &mut [u8], layout: &Layout) {
+        let own = Probe {
+            sequence: self.sequence,
+            sent: self.sent,
+            error: self.error,
+            session: self.probe.session,
+        };
+        own.write(bytes, layout);
+        let probe = &self.probe;
+        put(bytes, layout.received, &self.received.0.to_be_bytes());
+        put(bytes, layout.probe_sequence, &probe.sequence.to_be_bytes());
+        put(bytes, layout.probe_sent, &probe.sent.0.to_be_bytes());
+        let error = probe.error.to_bits().to_be_bytes();
+        put(bytes, layout.probe_sent + 8, &error);
+        put(bytes, layout.ttl, &[self.ttl]);
+    }
+
+    fn read(bytes: &[u8], layout: &Layout) -> Option<Self> {
+        let own = Probe::read(bytes, 0, layout.sent)?;
+        let probe = Probe::read(bytes, layout.probe_sequence, layout.probe_sent)?;
+        Some(Self {
+            sequence: own.sequence,
+            sent: own.sent,
+            received: Timestamp(Bytes::new(bytes.get(layout.received..)?).u64()?),
+            error: own.error,
+            // A reflection has the session once, among the reflector's own fields (RFC 8972 §3).
+            probe: Probe {
+                session: own.session,
+                ..probe
+            },
+            ttl: *bytes.get(layout.ttl)?,
+        })
     }
 
     /// Reads what a sender received.
@@ -189,13 +219,8 @@ impl Reflection {
     /// # Errors
     /// It is no reflection.
     pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let authenticated = cover(bytes)?;
-        let packet = if authenticated.is_some() {
-            read_authenticated(bytes)
-        } else {
-            read_open(bytes)
-        };
-        let packet = packet.ok_or(StampError::Estimate)?;
+        let (authenticated, layout) = cover(bytes)?;
+        let packet = Self::read(bytes, layout).ok_or(StampError::Estimate)?;
         Ok(Received {
             packet,
             authenticated,
@@ -203,70 +228,44 @@ impl Reflection {
     }
 }
 
-/// What both packets begin with.
-fn read_probe(rest: &mut Bytes<'_>, authenticated: bool) -> Option<Probe> {
-    let sequence = rest.u32()?;
-    if authenticated {
-        rest.array::<12>()?;
-    }
-    Some(Probe {
-        sequence,
-        sent: Timestamp(rest.u64()?),
-        error: ErrorEstimate::from_bits(rest.u16()?)?,
-        session: rest.u16()?,
-    })
+/// Where the fields of a packet begin, in bytes from its first one. An error estimate and the
+/// session follow a timestamp.
+struct Layout {
+    sent: usize,
+    received: usize,
+    probe_sequence: usize,
+    probe_sent: usize,
+    ttl: usize,
 }
 
-fn read_open(bytes: &[u8]) -> Option<Reflection> {
-    let mut rest = Bytes::new(bytes);
-    let own = read_probe(&mut rest, false)?;
-    let received = Timestamp(rest.u64()?);
-    let probe = Probe {
-        sequence: rest.u32()?,
-        sent: Timestamp(rest.u64()?),
-        error: ErrorEstimate::from_bits(rest.u16()?)?,
-        session: own.session,
-    };
-    rest.u16()?;
-    Some(of_parts(own, received, probe, rest.array::<1>()?[0]))
-}
+/// RFC 8762 §4.2.1, §4.3.1.
+const OPEN: Layout = Layout {
+    sent: 4,
+    received: 16,
+    probe_sequence: 24,
+    probe_sent: 28,
+    ttl: 40,
+};
 
-fn read_authenticated(bytes: &[u8]) -> Option<Reflection> {
-    let mut rest = Bytes::new(bytes);
-    let own = read_probe(&mut rest, true)?;
-    rest.u32()?;
-    let received = Timestamp(rest.u64()?);
-    rest.u64()?;
-    let sequence = rest.u32()?;
-    rest.array::<12>()?;
-    let probe = Probe {
-        sequence,
-        sent: Timestamp(rest.u64()?),
-        error: ErrorEstimate::from_bits(rest.u16()?)?,
-        session: own.session,
-    };
-    rest.array::<6>()?;
-    Some(of_parts(own, received, probe, rest.array::<1>()?[0]))
-}
-
-fn of_parts(own: Probe, received: Timestamp, probe: Probe, ttl: u8) -> Reflection {
-    Reflection {
-        sequence: own.sequence,
-        sent: own.sent,
-        received,
-        error: own.error,
-        probe,
-        ttl,
-    }
-}
+/// RFC 8762 §4.2.2, §4.3.2: each group of fields fills blocks of 16 bytes.
+const AUTHENTICATED: Layout = Layout {
+    sent: 16,
+    received: 32,
+    probe_sequence: 48,
+    probe_sent: 64,
+    ttl: 80,
+};
 
 type Cover<'a> = (&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES]);
 
-/// What the authentication tag covers, and the code, of a packet that has one.
-fn cover(bytes: &[u8]) -> Result<Option<Cover<'_>>, StampError> {
+/// What the authentication tag covers, and the code, of a packet that has one; and its layout.
+fn cover(bytes: &[u8]) -> Result<(Option<Cover<'_>>, &'static Layout), StampError> {
     match bytes.len() {
-        OPEN_BYTES => Ok(None),
-        AUTHENTICATED_BYTES => Ok(bytes.first_chunk().zip(bytes.last_chunk())),
+        OPEN_BYTES => Ok((None, &OPEN)),
+        AUTHENTICATED_BYTES => {
+            let covered = bytes.first_chunk().zip(bytes.last_chunk());
+            Ok((covered, &AUTHENTICATED))
+        }
         length => Err(StampError::Length(length)),
     }
 }

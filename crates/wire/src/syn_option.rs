@@ -69,7 +69,7 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
 /// The chain header among the options of a SYN. `None` when there is none.
 ///
 /// # Errors
-/// The options cannot be read, or the one that is ours says nothing sensible.
+/// The options cannot be read, or the one that is ours is invalid.
 /// To connect somewhere after that would be a guess.
 pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
     if options.len() > BLOCK_BYTES_MAX {
@@ -81,6 +81,7 @@ pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
         let Some(header) = ours(&option)? else {
             continue;
         };
+        // Neither counts: a middlebox may have added one, and nothing shows which.
         if found.replace(header).is_some() {
             return Err(SynOptionError::Twice { at: option.at });
         }
@@ -110,6 +111,7 @@ fn read(bytes: &mut Bytes<'_>, at: usize) -> Result<ChainHeader, SynOptionError>
     let missing = SynOptionError::Length { at, length };
     let mut endpoint = || Some((bytes.array::<4>()?, bytes.u16()?));
     let (destination, source) = (endpoint().ok_or(missing)?, endpoint().ok_or(missing)?);
+    // The long form has at least one segment: one header has one encoding.
     let segments = match (bytes.u16(), bytes.u16()) {
         (Some(0), _) => Err(SegmentError::Gap),
         (Some(first), Some(second)) => SegmentList::from_numbers(&[first, second]),

@@ -31,7 +31,7 @@ pub enum BrokenOption {
     TooShort {
         /// Where the option begins.
         at: usize,
-        /// What it says.
+        /// Its length field.
         length: u8,
     },
     /// The option is longer than what is left of the block.
@@ -39,7 +39,7 @@ pub enum BrokenOption {
     TooLong {
         /// Where the option begins.
         at: usize,
-        /// What it says.
+        /// Its length field.
         length: u8,
     },
 }
@@ -61,6 +61,7 @@ impl<'a> TcpOptions<'a> {
     fn option_at(&self, at: usize, kind: u8) -> Result<TcpOption<'a>, BrokenOption> {
         let rest = self.block.get(at..).unwrap_or_default();
         let length = *rest.get(1).ok_or(BrokenOption::NoLength { at })?;
+        // RFC 9293 §3.1: the length covers kind and length. Zero would also stop the iteration.
         if length < 2 {
             return Err(BrokenOption::TooShort { at, length });
         }
@@ -81,6 +82,7 @@ impl<'a> Iterator for TcpOptions<'a> {
                 kind => break kind,
             }
         };
+        // What follows the end of the list is padding and may be anything (RFC 9293 §3.1).
         let option = (kind != KIND_END).then(|| self.option_at(self.at, kind));
         self.at = match option {
             Some(Ok(option)) => self.at + 2 + option.value.len(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The examples of `docs/protocol.md`, read from there: each is what we write,
-//! and is read as what it says.
+//! and is read as what its text describes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 const NOW_MS: u64 = 1_700_000_000_000;
 const KEY_ID: u32 = 7;
 
-/// What the code has to say about an example: the bytes it writes for what the
-/// example says, and whether it reads the example so.
+/// What the code makes of an example: the bytes that it writes for the example's
+/// text, and whether it reads the example so.
 struct Example {
     written: Vec<u8>,
     is_read: bool,
@@ -218,8 +218,8 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
         code: 13,
         offender: Some(address("203.0.113.1:1").ip()),
     });
-    let mut says = |bytes: &[u8]| done(acceptor.feed(bytes), bytes);
-    let mut hears = |bytes: &[u8]| done(dialer.feed(bytes), bytes);
+    let mut received = |bytes: &[u8]| done(acceptor.feed(bytes), bytes);
+    let mut sent_back = |bytes: &[u8]| done(dialer.feed(bytes), bytes);
     let arrived = |reply| Some(FromAcceptor::Reply(reply));
     // Reading what was written is part of the handshake above.
     let (written, is_read) = match name {
@@ -228,18 +228,18 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
         "hop-response" => (response, true),
         "hop-ping" => (
             hop::ping(0xfeed).to_vec(),
-            says(example) == Some(FromDialer::Ping(0xfeed)),
+            received(example) == Some(FromDialer::Ping(0xfeed)),
         ),
         "hop-pong" => (
             hop::pong(0xfeed).to_vec(),
-            hears(example) == Some(FromAcceptor::Pong(0xfeed)),
+            sent_back(example) == Some(FromAcceptor::Pong(0xfeed)),
         ),
-        "hop-open" => (open, says(example) == Some(FromDialer::Open(connect))),
+        "hop-open" => (open, received(example) == Some(FromDialer::Open(connect))),
         "hop-proved" => {
-            says(&open);
+            received(&open);
             (
                 hop::VALIDATED.to_vec(),
-                says(example) == Some(FromDialer::Validated),
+                received(example) == Some(FromDialer::Validated),
             )
         }
         "hop-accepted" => {
@@ -254,11 +254,11 @@ fn hop(name: &str, example: &[u8]) -> Option<Example> {
         }
         "hop-connected" => (
             Acceptor::reply(Reply::Connected).to_vec(),
-            hears(example) == arrived(Reply::Connected),
+            sent_back(example) == arrived(Reply::Connected),
         ),
         "hop-unreachable" => (
             Acceptor::reply(unreachable).to_vec(),
-            hears(example) == arrived(unreachable),
+            sent_back(example) == arrived(unreachable),
         ),
         _ => return None,
     };

@@ -17,7 +17,7 @@ const ROUTES_MAX: usize = 1024;
 const NODES_MAX: usize = SEGMENTS_MAX + 1;
 
 impl Reader {
-    /// All that is said of other nodes.
+    /// The sections about other nodes.
     pub(super) fn chains(&mut self, file: &Section) -> (Chains, Spelling) {
         let me = self.node_id(file);
         let (peers, key_files) = self.peers(file.all("peer"), me);
@@ -29,6 +29,7 @@ impl Reader {
             .map(|section| self.chain(section, (me, &peers)))
             .collect();
         let routes = self.routes(file.all("route"), &chains);
+        // Behind those of the file, which routes name by their place.
         let resolve = self.looked_up_by(file, &peers).map(|peer| {
             chains.push(Chain::by_resolve(&peers[peer]));
             chains.len() - 1
@@ -51,6 +52,7 @@ impl Reader {
         let given = section.value("lookup")?;
         let name = self.optional(section, "lookup", value::name)?;
         let place = peers.iter().position(|peer| *peer.name == *name);
+        // A look-up without an authentication tag is refused.
         if place.is_none_or(|place| peers[place].key.is_none()) {
             let form = "expected the name of a [[peer]] with a key";
             self.reject("controller.lookup", given, form);
@@ -85,6 +87,7 @@ impl Reader {
         }
         Chain {
             name: name.into(),
+            // Only with a mistake that is noted already: the result is not used then.
             path: Path::over(nodes).unwrap_or_else(|| Path::to(value::any_node_id())),
         }
     }
@@ -120,29 +123,19 @@ impl Reader {
     }
 
     fn route_chains(&mut self, section: &Section, chains: &[Chain]) -> Vec<usize> {
-        let key = &section.path("chains");
         self.named_once(section, "chains");
-        let mut found = Vec::new();
-        for item in section.items("chains") {
-            let name = match value::name(item.get_ref()) {
-                Ok(name) => name,
-                Err(form) => {
-                    self.reject(key, item, &form);
-                    continue;
-                }
-            };
-            let Some(index) = chains.iter().position(|chain| *chain.name == *name) else {
+        self.list(section, "chains", |value| {
+            let name = value::name(value)?;
+            let found = chains.iter().position(|chain| *chain.name == *name);
+            // By place, which flows look up without a comparison of names.
+            found.ok_or_else(|| {
                 let known: Vec<&str> = chains.iter().map(|chain| &*chain.name).collect();
-                let form = match known.as_slice() {
+                match known.as_slice() {
                     [] => "expected the name of a [[chain]], and there is none".to_owned(),
                     known => format!("expected the name of a chain: {}", known.join(", ")),
-                };
-                self.reject(key, item, &form);
-                continue;
-            };
-            found.push(index);
-        }
-        found
+                }
+            })
+        })
     }
 }
 

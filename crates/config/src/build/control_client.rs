@@ -42,7 +42,7 @@ impl Reader {
         })
     }
 
-    /// A node that asks another for each way has no controller.
+    /// A node that looks up each route at another has no controller.
     fn lonely_lookup(&mut self, section: &Section) {
         for field in section.values().filter(|(name, _)| *name != "lookup") {
             let (name, field) = field;
@@ -53,9 +53,10 @@ impl Reader {
         }
     }
 
-    /// The file of the secret, and the secret in it. What is said of it never has it in it.
+    /// The file of the secret, and the secret in it. No message contains the secret.
     fn own_secret(&mut self, section: &Section) -> (PathBuf, Option<Secret>) {
         let key = "identity_file";
+        // A secret in place of a path: the message about it would print the secret.
         if let Some(field) = section.value(key)
             && value::key(field.get_ref()).is_some()
         {

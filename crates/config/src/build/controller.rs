@@ -21,7 +21,7 @@ use super::{Located, Reader};
 const NODES_MAX: usize = 1024;
 /// Bound on `[[prefix]]` sections, and on the prefixes of each.
 const PREFIXES_MAX: usize = 4096;
-/// Letters of a token: as many as nobody guesses.
+/// Letters of a token: more than can be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 200;
 
@@ -99,9 +99,12 @@ impl Reader {
         Some((file, identity?))
     }
 
-    /// The text of the file that a value names, and that file. What is said of it never has the text
-    /// in it.
-    fn key_text(&mut self, key: &str, field: &Spanned<Value>) -> Option<(PathBuf, String)> {
+    /// The text of the file that a value names, and that file. No message contains the text.
+    pub(super) fn key_text(
+        &mut self,
+        key: &str,
+        field: &Spanned<Value>,
+    ) -> Option<(PathBuf, String)> {
         let file = match value::key_path(field.get_ref()) {
             Ok(file) => file,
             Err(form) => {
@@ -115,6 +118,7 @@ impl Reader {
                 None
             }
             Ok(found) => {
+                // Not an error: a node must start, also with a file that a package installed so.
                 if found.for_all {
                     let file = file.display();
                     let what =
@@ -131,6 +135,7 @@ impl Reader {
         let read_token = self.token(section, "read_token_file");
         let operate_token = self.token(section, "operate_token_file");
         let listen = listen?;
+        // Plans and addresses of all nodes are readable there.
         if read_token.is_none() && !listen.ip().is_loopback() {
             self.warnings.push(format!(
                 "api.listen = \"{listen}\": without read_token_file, anyone who reaches this address may look"
@@ -147,6 +152,8 @@ impl Reader {
         let (key, field) = (&section.path(name), section.value(name)?);
         let (file, word) = self.key_text(key, field)?;
         let lengths = TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX;
+        // A token is sent in an HTTP header (RFC 6750 §2.1), which has no room for spaces or
+        // controls.
         if !lengths.contains(&word.len()) || !word.chars().all(|c| c.is_ascii_graphic()) {
             let form = format!(
                 "expected {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} letters and digits in it, as posthaste keys generate writes them"
@@ -175,6 +182,7 @@ impl Reader {
         let mut sizes = self.list(section, "sizes", bytes);
         let mut access = self.list(section, "access", access_us);
         if !section.has("sizes") {
+            // Each list has a default of its own: an operator may set one and leave the other.
             sizes = usual.sizes().to_vec();
         }
         if !section.has("access") {
@@ -233,6 +241,7 @@ impl Reader {
             }
             for item in section.items("destinations") {
                 match value::prefix(item.get_ref()) {
+                    // Of one prefix with two nodes, the order of the file would decide.
                     Ok(prefix) if all.iter().any(|(other, _)| *other == prefix) => {
                         self.reject("prefix.destinations", item, "is named twice");
                     }

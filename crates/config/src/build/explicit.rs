@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[listener]]` and `[access]`: where clients and peers ask for a relay, who may, and
-//! where everybody may, to one destination.
+//! `[[listener]]` and `[access]`: where clients and peers request a relay, which of them may, and the
+//! listeners for all clients, with one destination.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -17,7 +17,7 @@ use super::Reader;
 /// Bound on `[[listener]]` sections: each worker holds a socket for each.
 const LISTENERS_MAX: usize = 64;
 /// Where a listener that is for one destination sends what has none, until the problem
-/// is told.
+/// is reported.
 const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 impl Reader {
@@ -63,7 +63,7 @@ impl Reader {
         match (is_fixed, section.value("destination")) {
             (false, None) => None,
             (false, Some(destination)) => {
-                let what = "listener.destination: is for mode = \"fixed\": who asks an explicit listener names the destination";
+                let what = "listener.destination: is for mode = \"fixed\": a request to an explicit listener names the destination";
                 self.note(Some(destination.span().start), what.into());
                 None
             }
@@ -81,6 +81,7 @@ impl Reader {
 
     /// Warns of listeners on one address where another listens on all.
     fn overlaps(&mut self, listeners: &[(SocketAddr, Option<SocketAddr>)]) {
+        // The kernel gives a SYN to the listener of its address, before one of all addresses.
         for (wide, _) in listeners
             .iter()
             .filter(|(wide, _)| wide.ip().is_unspecified())
@@ -121,11 +122,14 @@ impl Reader {
 
     /// Complains of listeners that would connect to listeners.
     fn circles(&mut self, listeners: &[(SocketAddr, Option<SocketAddr>)], sections: &[Section]) {
+        // One connection would make the node connect to itself until it has no descriptors left.
         for ((_, destination), section) in listeners.iter().zip(sections) {
             let Some(destination) = destination else {
                 continue;
             };
             let is_there = |(address, _): &(SocketAddr, _)| {
+                // Other addresses of this host may change while the node runs, so they are not
+                // compared.
                 let everywhere = address.ip().is_unspecified() && destination.ip().is_loopback();
                 address == destination || (everywhere && address.port() == destination.port())
             };
@@ -148,7 +152,7 @@ impl Reader {
         }
     }
 
-    /// What clients without a key have to know. No message has it in it.
+    /// The secret of clients without a key. No message contains it.
     fn cookie(&mut self, section: &Section) -> Option<Cookie> {
         let field = section.value("cookie")?;
         let cookie = field.get_ref().as_str().and_then(Cookie::new);
@@ -164,23 +168,13 @@ impl Reader {
 
     /// The peers that may have ways looked up here.
     pub(super) fn resolve(&mut self, section: &Section, peers: &[Peer]) -> Vec<NodeId> {
-        let key = "access.allow_lookup";
         self.named_once(section, "allow_lookup");
-        let mut found = Vec::new();
-        for item in section.items("allow_lookup") {
-            let name = match value::name(item.get_ref()) {
-                Ok(name) => name,
-                Err(form) => {
-                    self.reject(key, item, &form);
-                    continue;
-                }
-            };
-            match peers.iter().find(|peer| *peer.name == *name) {
-                Some(peer) => found.push(peer.id),
-                None => self.reject(key, item, "expected names of [[peer]] sections"),
-            }
-        }
-        found
+        self.list(section, "allow_lookup", |value| {
+            let name = value::name(value)?;
+            let peer = peers.iter().find(|peer| *peer.name == *name);
+            let form = "expected names of [[peer]] sections";
+            peer.map(|peer| peer.id).ok_or_else(|| form.to_owned())
+        })
     }
 
     /// Warns of rules whose flows cannot open where nothing is intercepted.
@@ -194,8 +188,9 @@ impl Reader {
         }
     }
 
-    /// Warns of listeners that everybody is turned away from.
+    /// Warns of listeners that deny every client.
     pub(super) fn lonely_listeners(&mut self, listeners: &[SocketAddr], policy: &Policy) {
+        // Requests need the key of a peer, or an address in access.clients.
         if !listeners.is_empty()
             && policy.chains.peers.is_empty()
             && policy.access.clients.is_empty()

@@ -53,6 +53,7 @@ impl Reader {
     }
 
     fn reflector_of(&mut self, section: &Section, peer: &Peer) -> Option<SocketAddr> {
+        // RFC 8762 §4.1: the reflector listens on UDP port 862 by default.
         let usual = Some(SocketAddr::new(peer.address.ip(), stamp::PORT));
         let given = self.optional(section, "reflector", value::reflector);
         given.unwrap_or(usual)

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
+use posthaste_control::identity::from_hex;
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::auth::{KEY_BYTES, Key};
@@ -11,7 +12,6 @@ use posthaste_wire::header::NodeId;
 use toml::{Spanned, Value};
 
 use super::super::document::Section;
-use super::super::host;
 use super::super::value::{self, HIDDEN};
 use super::Reader;
 
@@ -22,7 +22,7 @@ const CALLERS_MAX: usize = 4;
 /// What is better than the kernel's default over a long hop, where it is there.
 const CONGESTION: &str = "bbr";
 /// What stands for an address or a key that is missing or wrong until the
-/// problems are told.
+/// problems are reported.
 const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 const NO_KEY: [u8; KEY_BYTES] = [0; KEY_BYTES];
 
@@ -58,6 +58,7 @@ impl Reader {
         self.at_most(PEERS_MAX, "peer", sections);
         self.unique("peer", "name", sections, value::name);
         self.unique("peer", "id", sections, value::node_id);
+        // Without peers the list of congestion controls, a file of all kernel modules, is not read.
         let socket = if sections.is_empty() {
             SideOptions::default()
         } else {
@@ -67,9 +68,10 @@ impl Reader {
         peers.map(|section| self.peer(section, me, &socket)).unzip()
     }
 
-    /// What the sockets of hops are like unless a peer says otherwise.
+    /// The settings of the sockets of hops, without those of a peer.
     pub(super) fn hop_defaults(&self) -> SideOptions {
         let known = (self.capacity.congestion)();
+        // The kernel rejects a name that it does not have, and each hop would lose its settings.
         let there = known.iter().any(|name| name == CONGESTION);
         SideOptions {
             congestion: there.then(|| CONGESTION.to_owned()),
@@ -112,8 +114,7 @@ impl Reader {
         id.unwrap_or_else(value::any_node_id)
     }
 
-    /// The key, and the file that it is in. What is said of a key never has it
-    /// in it.
+    /// The key, and the file that it is in. No message contains the key.
     fn secret(&mut self, section: &Section) -> (Key, Option<PathBuf>) {
         let form = "64 hexadecimal digits, as posthaste keys generate prints them";
         let path = section.path("key");
@@ -150,44 +151,22 @@ impl Reader {
         section: &Section,
         field: &Spanned<Value>,
     ) -> (Option<[u8; KEY_BYTES]>, Option<PathBuf>) {
-        let place = field.span().start;
         let path = section.path("key_file");
+        // A mistake that must not put the key into the message about it.
         if value::key(field.get_ref()).is_some() {
             let what = format!("{path} = {HIDDEN}: is a key, not a path: expected key");
-            self.note(Some(place), what);
+            self.note(Some(field.span().start), what);
             return (None, None);
         }
-        let file = match value::key_path(field.get_ref()) {
-            Ok(file) => file,
-            Err(form) => {
-                self.reject(&path, field, &form);
-                return (None, None);
-            }
+        let Some((file, text)) = self.key_text(&path, field) else {
+            return (None, None);
         };
-        let named = format!("{path} = \"{}\"", file.display());
-        let bytes = match (self.capacity.key_file)(&file) {
-            Err(error) => {
-                self.note(Some(place), format!("{named}: cannot be read: {error}"));
-                None
-            }
-            Ok(host::KeyFile { text, for_all }) => {
-                if for_all {
-                    let what = format!(
-                        "{named}: others may read or write it: chmod o= {}",
-                        file.display()
-                    );
-                    self.warnings.push(what);
-                }
-                let bytes = value::key_text(text.trim());
-                if bytes.is_none() {
-                    let what = format!(
-                        "{named}: expected 64 hexadecimal digits in it, as posthaste keys generate writes them"
-                    );
-                    self.note(Some(place), what);
-                }
-                bytes
-            }
-        };
+        let bytes = from_hex(&text);
+        if bytes.is_none() {
+            let form =
+                "expected 64 hexadecimal digits in it, as posthaste keys generate writes them";
+            self.reject(&path, field, form);
+        }
         (bytes, Some(file))
     }
 
@@ -205,7 +184,7 @@ impl Reader {
         encapsulation
     }
 
-    /// Where its connections come from: its own address unless it says otherwise.
+    /// Where its connections come from: its own address unless others are configured.
     fn callers(&mut self, section: &Section, address: SocketAddr) -> Vec<IpAddr> {
         let key = "source_addresses";
         self.named_once(section, key);
@@ -214,6 +193,7 @@ impl Reader {
             self.reject(&section.path(key), field, &form);
         }
         if !section.has(key) {
+            // Canonical, as sockets of both families report IPv4 addresses v4-mapped.
             return vec![address.ip().to_canonical()];
         }
         self.list(section, key, value::caller)

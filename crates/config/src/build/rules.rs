@@ -51,36 +51,22 @@ impl Reader {
 
     /// Socket settings; absent ones are those of `base`, if there is one.
     pub(super) fn side(&mut self, given: &Section, base: Option<&SideOptions>) -> SideOptions {
+        // Keys that are absent in `given`.
+        macro_rules! or_base {
+            ($key:literal, $field:ident) => {
+                self.inherit(given, $key, base.map(|base| base.$field))
+            };
+        }
         SideOptions {
             congestion: self.congestion(given, base),
-            initial_window: self.inherit(given, "initial_window", base.map(|b| b.initial_window)),
-            send_buffer_bytes: self.inherit(
-                given,
-                "send_buffer",
-                base.map(|b| b.send_buffer_bytes),
-            ),
-            receive_buffer_bytes: self.inherit(
-                given,
-                "receive_buffer",
-                base.map(|b| b.receive_buffer_bytes),
-            ),
-            notsent_lowat_bytes: self.inherit(
-                given,
-                "notsent_lowat",
-                base.map(|b| b.notsent_lowat_bytes),
-            ),
-            keepalive_idle: self.inherit(given, "keepalive_idle", base.map(|b| b.keepalive_idle)),
-            keepalive_interval: self.inherit(
-                given,
-                "keepalive_interval",
-                base.map(|b| b.keepalive_interval),
-            ),
-            keepalive_probes: self.inherit(
-                given,
-                "keepalive_probes",
-                base.map(|b| b.keepalive_probes),
-            ),
-            user_timeout: self.inherit(given, "user_timeout", base.map(|b| b.user_timeout)),
+            initial_window: or_base!("initial_window", initial_window),
+            send_buffer_bytes: or_base!("send_buffer", send_buffer_bytes),
+            receive_buffer_bytes: or_base!("receive_buffer", receive_buffer_bytes),
+            notsent_lowat_bytes: or_base!("notsent_lowat", notsent_lowat_bytes),
+            keepalive_idle: or_base!("keepalive_idle", keepalive_idle),
+            keepalive_interval: or_base!("keepalive_interval", keepalive_interval),
+            keepalive_probes: or_base!("keepalive_probes", keepalive_probes),
+            user_timeout: or_base!("user_timeout", user_timeout),
         }
     }
 
@@ -88,6 +74,7 @@ impl Reader {
         let list = self.capacity.congestion;
         let given = self.optional(section, "congestion", |v| {
             let name = v.as_str().unwrap_or_default();
+            // Listing takes a look at all modules of the kernel, which the default does not need.
             let known = if name == "auto" { Vec::new() } else { list() };
             if name == "auto" {
                 Ok(None)
@@ -105,6 +92,7 @@ impl Reader {
 
     pub(super) fn rules(&mut self, sections: &[Section], defaults: &Defaults) -> Vec<Rule> {
         if sections.is_empty() {
+            // Only without any rule: with rules, a flow that none matches is forwarded.
             return vec![relay_all(defaults)];
         }
         self.at_most(RULES_MAX, "rule", sections);

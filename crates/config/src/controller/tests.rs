@@ -35,7 +35,7 @@ key = \"2222222222222222222222222222222222222222222222222222222222222222\"
 ";
 
 #[test]
-fn little_must_be_said() {
+fn little_is_required() {
     let config = with("").unwrap();
     assert!(config.api.is_some_and(|api| api.listen.ip().is_loopback()));
     assert_eq!(config.plan.ttl, Duration::from_secs(900));
@@ -133,7 +133,7 @@ fn api_address_waits_and_tokens_do_not() {
 }
 
 #[test]
-fn files_are_told_apart() {
+fn files_are_distinguished() {
     assert!(Controller::is_meant_by(
         "version = 1\n[server]\nlisten = []"
     ));

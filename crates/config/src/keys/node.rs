@@ -28,7 +28,7 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
 const GIBIBYTE: u32 = 1 << 30;
 /// The kernel keeps about 150 bytes for each profile, also for those that are not used.
 const PROFILES_MAX: u32 = 1 << 20;
-/// Between two probes of a link: more often says little more, and is bounded by what reflectors
+/// Between two probes of a link: more probes show little more, and are bounded by what reflectors
 /// answer.
 pub(in super::super) const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Source ports: as many ways of a network as flows are spread over, at most.
@@ -246,9 +246,10 @@ const NODE_ID_WORDS: &str = "1 to 65534";
 /// The number of a node.
 pub(super) const NODE_ID: super::Accepted = Form(NODE_ID_WORDS);
 
-/// Peers know this node by the former number, so all that is said of other nodes waits for it.
+/// Peers identify this node by the former number, so all sections about other nodes wait for it.
 fn keep_number(now: &Config, next: &mut Config) -> bool {
     let is_same = now.policy.chains.me == next.policy.chains.me;
+    // Otherwise requests to the peers would contain a number for which they have no key.
     if !is_same {
         next.policy.chains.clone_from(&now.policy.chains);
         next.spelling.clone_from(&now.spelling);

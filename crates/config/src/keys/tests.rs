@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table, the reader and the page of the documents say the same of every key.
+//! The table, the reader and the page of the documents agree on every key.
 
 use std::path::Path;
 
@@ -207,7 +207,7 @@ fn stated_bounds_are_in_force() {
 struct Place {
     sections: Vec<String>,
     is_of_keys: bool,
-    /// The heading says of all of them that they take effect at the next start.
+    /// The heading states for all of them that they take effect at the next start.
     is_at_start: bool,
 }
 

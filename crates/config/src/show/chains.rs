@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::value::{HIDDEN, show_duration, show_size};
 use super::super::{self as config, Config};
-use super::{Matches, Side, side};
+use super::{Matches, Side, side, texts};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Access {
@@ -67,7 +67,7 @@ pub(super) enum Controller {
         state: String,
         transfer_size: String,
     },
-    Asked {
+    LooksUp {
         lookup: String,
     },
 }
@@ -77,7 +77,7 @@ impl Controller {
         let chains = &config.policy.chains;
         if let Some(chain) = chains.resolve {
             let lookup = chains.node_name(chains.chains.get(chain)?.path.peer);
-            return Some(Self::Asked { lookup });
+            return Some(Self::LooksUp { lookup });
         }
         let follow = config.follow.as_ref()?;
         Some(Self::Followed {
@@ -124,12 +124,8 @@ impl Access {
             .iter()
             .filter(|peer| access.resolve.contains(&peer.id));
         Self {
-            clients: access.clients.iter().map(ToString::to_string).collect(),
-            destinations: access
-                .destinations
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            clients: texts(&access.clients),
+            destinations: texts(&access.destinations),
             cookies: access.cookies,
             cookie: access.cookie.as_ref().map(|_| HIDDEN),
             allow_lookup: named.map(|peer| peer.name.to_string()).collect(),
@@ -141,8 +137,8 @@ impl Measure {
     pub(super) fn of(measure: &config::Measure) -> Self {
         Self {
             enabled: measure.enabled,
-            reflector: measure.reflectors.iter().map(ToString::to_string).collect(),
-            open_to: measure.open_to.iter().map(ToString::to_string).collect(),
+            reflector: texts(&measure.reflectors),
+            open_to: texts(&measure.open_to),
             interval: show_duration(measure.schedule.interval),
             interval_in_use: show_duration(measure.schedule.interval_in_use),
             source_ports: measure.schedule.ports,
@@ -178,11 +174,7 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
         key_id: peer.key_id,
         header_in: peer.encapsulation.name(),
-        source_addresses: peer
-            .source_addresses
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
+        source_addresses: texts(&peer.source_addresses),
         pool_min: peer.pool.min,
         pool_max: peer.pool.max,
         reflector: reflector.map_or_else(|| "off".into(), |address| address.to_string()),
@@ -198,6 +190,7 @@ pub(super) fn chains(config: &Config) -> Vec<Chain> {
         None => Node::Other(id.into()),
     };
     let configured = chains.chains.iter();
+    // Made by the reader for controller.lookup: a file cannot have it as a chain.
     let configured = configured.filter(|chain| chain.path.rest != SegmentList::RESOLVE);
     let shown = configured.map(|chain| Chain {
         name: chain.name.to_string(),

@@ -363,15 +363,15 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
-        "[access]\nallow_lookup = [\"nobody\"]",
+        "[access]\nallow_lookup = [\"unknown\"]",
         ":10:17",
-        &["access.allow_lookup = \"nobody\": expected names of [[peer]] sections"],
+        &["access.allow_lookup = \"unknown\": expected names of [[peer]] sections"],
     ),
     (
-        "[controller]\nlookup = \"nobody\"\nkey = \"x\"",
+        "[controller]\nlookup = \"unknown\"\nkey = \"x\"",
         ":10:10",
         &[
-            "controller.lookup = \"nobody\": expected the name of a [[peer]] with a key",
+            "controller.lookup = \"unknown\": expected the name of a [[peer]] with a key",
             "controller.key is beside controller.lookup",
         ],
     ),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of peers: where they stand, and that nobody is told them.
+//! Keys of peers: where they stand, and that no message contains them.
 
 use super::super::host::KeyFile;
 use super::*;
 
-/// Whatever is wrong with a key, what is said of it does not give it away.
+/// No message about a wrong key contains it.
 // promise: C2
 #[test]
 fn no_key_in_messages() {

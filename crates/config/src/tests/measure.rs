@@ -4,7 +4,7 @@
 use super::super::{Measure, Schedule};
 use super::*;
 
-/// What is said of measuring in a node with a number and `rest`.
+/// The problems with measuring in a node with a number and `rest`.
 fn measure_of(rest: &str) -> Measure {
     parse(&format!("version = 1\n{NODE}{rest}"))
         .unwrap()

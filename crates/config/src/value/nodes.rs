@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use posthaste_control::identity::PublicKey;
+use posthaste_control::identity::{PublicKey, from_hex};
 use posthaste_wire::auth::KEY_BYTES;
 use posthaste_wire::header::NodeId;
 use toml::Value;
@@ -21,6 +21,8 @@ pub(in super::super) fn listener(value: &Value) -> Reading<SocketAddr> {
 pub(in super::super) fn remote(value: &Value) -> Reading<SocketAddr> {
     let form = "expected an address and port such as \"192.0.2.1:4480\" or \"[2001:db8::1]:4480\"";
     let address = endpoint(value, form)?;
+    // connect(2) takes the unspecified address for this host; TCP rejects multicast (RFC 9293
+    // §3.9.1.1).
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(form.into());
     }
@@ -43,9 +45,10 @@ pub(in super::super) fn reflector(value: &Value) -> Reading<Option<SocketAddr>> 
 fn endpoint(value: &Value, form: &str) -> Reading<SocketAddr> {
     let text = value.as_str().unwrap_or_default();
     let address = text.parse::<SocketAddr>().ok();
+    // With port 0 the kernel would choose a port, which no other node has in its file.
     let address = address.filter(|address| address.port() != 0);
     address.ok_or_else(|| match has_name(text) {
-        true => format!("{form}: names are not looked up, as nodes go on without DNS"),
+        true => format!("{form}: names are not looked up, as nodes work without DNS"),
         false => form.into(),
     })
 }
@@ -79,7 +82,7 @@ pub(in super::super) fn node_id(value: &Value) -> Reading<NodeId> {
 }
 
 /// What stands for a number that is missing or wrong until the problems are
-/// told.
+/// reported.
 pub(in super::super) fn any_node_id() -> NodeId {
     NodeId::MAX
 }
@@ -89,23 +92,7 @@ pub(in super::super) const HIDDEN: &str = "(hidden)";
 
 /// A key. `None` for anything else, of which nothing must be shown.
 pub(in super::super) fn key(value: &Value) -> Option<[u8; KEY_BYTES]> {
-    key_text(value.as_str()?)
-}
-
-/// A key as two hexadecimal digits for each byte.
-pub(in super::super) fn key_text(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let mut key = [0; KEY_BYTES];
-    if digits.len() != 2 * KEY_BYTES {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    Some(key)
+    from_hex(value.as_str()?)
 }
 
 /// The public key of a node or a controller.

@@ -28,9 +28,9 @@ pub struct Saved {
     ttl_s: u32,
     /// Names the time between two starts of the host, during which a clock only goes forward.
     boot: [u8; 16],
-    /// When the controller last said that the plan stands, by that clock, in microseconds.
+    /// The last lease renewal, by that clock, in microseconds.
     stood_us: Option<u64>,
-    /// What the controller last said of the time, by that clock.
+    /// The controller's last report of the time, by that clock.
     time: Option<ClockOffset>,
 }
 
@@ -47,18 +47,19 @@ impl Saved {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(unfit)?;
         match postcard::take_from_bytes(rest) {
             Ok((saved, [])) => Ok(saved),
+            // Bytes left over are of another layout, even where the beginning happens to fit.
             _ => Err(unfit),
         }
     }
 
-    /// When the controller last said that the plan stands, by the clock of this start of the host,
-    /// which `boot` names; nothing after another start.
+    /// The last lease renewal, by the clock of this start of the host, which `boot` names; nothing after
+    /// another start.
     pub fn stood(&self, boot: [u8; 16]) -> Option<Duration> {
         let stood = self.stood_us.filter(|_| boot == self.boot);
         stood.map(Duration::from_micros)
     }
 
-    /// Forgets what the controller said of the time, unless the clock of this start of the host, which
+    /// Forgets the controller's report of the time, unless the clock of this start of the host, which
     /// `boot` names, still goes.
     #[must_use]
     pub fn since(mut self, boot: [u8; 16]) -> Self {
@@ -86,6 +87,7 @@ impl Follower {
 
     pub(super) fn restore(&mut self, saved: Saved, stood: Option<Duration>, now: Duration) {
         self.members.restore(saved.members, saved.keys);
+        // A file may be anything: the bounds are those of messages.
         if saved.egresses.len() <= EGRESSES_MAX {
             self.egresses = saved.egresses;
         }
@@ -96,6 +98,7 @@ impl Follower {
         let held = saved
             .update
             .is_some_and(|update| self.held.apply(&update).is_ok());
+        // A renewal later than now would extend the life of the plan.
         self.stood = stood.filter(|stood| held && *stood <= now);
         self.time.restore(saved.time, now);
         self.renew = true;

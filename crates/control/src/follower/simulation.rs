@@ -20,7 +20,7 @@ const BOOTS: u64 = 1 << 40;
 #[derive(Default)]
 struct Controller {
     plans: Vec<RouteUpdate>,
-    /// Which of them the node said that it holds, on this stream.
+    /// Which of them the node has reported to hold, on this stream.
     holds: Option<PlanVersion>,
     welcomed: bool,
     /// On their way to the node.
@@ -106,7 +106,7 @@ struct Simulation {
     reachable: bool,
     open: bool,
     disk: Option<Vec<u8>>,
-    /// When the controller last said of each plan that it stands, as the node heard it.
+    /// The last lease renewal of each plan that the node received.
     stood: BTreeMap<PlanVersion, Duration>,
     highest: Option<PlanVersion>,
     dials: u32,
@@ -289,7 +289,7 @@ fn recovers_to_newest_plan() {
         for second in 0..120 {
             simulation.now += Duration::from_secs(1);
             if second % 10 == 0 {
-                // It says something in time.
+                // It sends something in time.
                 simulation.controller.offer();
             }
             simulation.settle();

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::checksum::mix;
+
 /// A stream that could not be opened, or ended soon, is tried again after so long, and after twice as
 /// long each time; chance takes up to half of it, so that a thousand nodes do not come at once.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -11,7 +13,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 const GOOD: Duration = Duration::from_secs(10);
 /// How long opening a stream and being let in may take.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// So many times the interval of saying something, and who has said nothing is gone.
+/// A controller that has sent nothing for this many keepalive intervals is gone.
 const SILENCE: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +75,12 @@ impl Stage {
     }
 
     pub(super) fn on_closed(&mut self, now: Duration) {
+        // A controller that lets nodes in and drops them at once must not be dialed every second.
         if matches!(self.state, State::Joined { since, .. } if now >= since + GOOD) {
             self.again = AGAIN;
         }
-        let share =
-            f64::from(u32::try_from(self.chance() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+        self.chance = mix(self.chance);
+        let share = f64::from(u32::try_from(self.chance >> 32).unwrap_or(0)) / f64::from(u32::MAX);
         self.state = State::Apart(now + self.again.mul_f64(1.0 - share / 2.0));
         self.again = (self.again * 2).min(AGAIN_MAX);
     }
@@ -130,13 +133,5 @@ impl Stage {
                 ..
             } => Some(received + keepalive * SILENCE),
         }
-    }
-
-    /// SplitMix64: chance needs no more here.
-    fn chance(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.chance ^ self.chance >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 }

@@ -142,7 +142,7 @@ fn plan_expires_with_ttl() {
     follower.on_open(S * 81);
     sends(&mut follower, S * 81);
     follower.on_message(welcome(), S * 82);
-    // Of another plan that says nothing.
+    // For another plan, which renews nothing.
     follower.on_message(ToNode::LeaseRenewed(plan_version(5)), S * 82);
     assert!(sends(&mut follower, S * 82).contains(&ToController::Holds(plan_version(4))));
     assert!(follower.plan().is_none());
@@ -341,7 +341,7 @@ fn reconnects_back_off() {
 }
 
 /// All nodes that plans may have in them.
-fn everybody() -> ToNode {
+fn all_members() -> ToNode {
     ToNode::Members {
         all: true,
         members: (2..10).map(|number| member(number, 7)).collect(),
@@ -353,7 +353,7 @@ fn everybody() -> ToNode {
 #[test]
 fn new_nodes_settle_first() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     orders(&mut follower, S);
     assert!(follower.is_settled(1) && !follower.is_settled(2));
     let soon = S + members::FRESH;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What time it is by the controller's clock. The node asks; the answer was made at some point between
-//! question and answer, so it is wrong by half of the round trip at the most.
+//! What time it is by the controller's clock. The node requests it; the answer was made at some point
+//! between request and answer, so it is wrong by half of the round trip at the most.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::Event;
 use crate::message::ToController;
 
-/// An answer that took longer says too little: authentication tags count for 30 s.
+/// An answer that took longer is too uncertain: authentication tags are valid for 30 s.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(10);
-/// Clocks that nobody disciplines gain or lose one part in so many at the most, by what is usual twice.
+/// Clocks that are not disciplined gain or lose one part in so many at the most: twice the usual drift.
 const DRIFT: u32 = 5_000;
 /// A clock that differs by more is wrong. One that is disciplined differs by milliseconds, and by up to
 /// a second while a leap second is spread over a day.
 const WRONG: Duration = Duration::from_secs(1);
 
-/// What the controller said of the time.
+/// The controller's report of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffset {
     /// The time since 1970, and when that was by the clock that only goes forward.
@@ -37,7 +37,7 @@ impl ClockOffset {
         self.within + now.saturating_sub(self.at) / DRIFT
     }
 
-    /// Whether it can have been told, at `now` or before. What is read from a disk may be anything.
+    /// Whether it can have been received, at `now` or before. What is read from a disk may be anything.
     fn is_possible(&self, now: Duration) -> bool {
         let latest = Duration::from_micros(u64::MAX) + ROUND_TRIP_MAX;
         self.at <= now && self.unix <= latest && self.within <= ROUND_TRIP_MAX
@@ -50,24 +50,24 @@ impl ClockOffset {
     }
 }
 
-/// Asks, and knows what was answered.
+/// Requests the time, and keeps the best answer.
 #[derive(Debug, Default)]
 pub(super) struct Time {
-    /// How often to ask, of a controller that knows the question.
+    /// How often to request it, while there is a stream.
     every: Option<Duration>,
     send_at: Option<Duration>,
-    /// When the question was asked that waits for its answer.
+    /// When the request was sent that waits for its answer.
     sent_at: Option<Duration>,
     sent: Option<ClockOffset>,
     is_news: bool,
     /// What this host's own clock showed, and when.
     own: Option<(Duration, Duration)>,
-    /// How far that was ahead when it was last said to be wrong, in microseconds; 0 if it is right.
-    said_us: i64,
+    /// How far that was ahead at the last report that it is wrong, in microseconds; 0 if it is right.
+    reported_us: i64,
 }
 
 impl Time {
-    /// The controller can be asked, at once and then as often.
+    /// There is a stream: the first request is due at once, then one in each interval.
     pub(super) fn on_joined(&mut self, every: Duration, now: Duration) {
         (self.every, self.send_at) = (Some(every), Some(now));
     }
@@ -86,7 +86,7 @@ impl Time {
         self.sent
     }
 
-    /// What was told, if it is to be gone by from now on.
+    /// The time to use from now on, if it is another.
     pub(super) fn take_news(&mut self) -> Option<ClockOffset> {
         let is_news = std::mem::take(&mut self.is_news);
         self.sent.filter(|_| is_news)
@@ -96,7 +96,7 @@ impl Time {
         self.send_at
     }
 
-    /// The question, if it is time to ask. An answer that has not come by then is not waited for.
+    /// The request, if it is due. An answer to the former one no longer counts.
     pub(super) fn question(&mut self, now: Duration) -> Option<ToController> {
         let every = self.every?;
         self.send_at.take_if(|at| *at <= now)?;
@@ -107,8 +107,8 @@ impl Time {
         })
     }
 
-    /// Takes an answer. Whether something else is to be gone by from now on: the better of two that may
-    /// both be true, the newer of two that differ.
+    /// Takes an answer. Returns whether another time is to be used from now on: the better of two that
+    /// may both be true, the newer of two that differ.
     pub(super) fn on_answer(&mut self, of: u64, unix_us: u64, now: Duration) -> bool {
         let Some(sent_at) = self.sent_at.take_if(|sent_at| mark(*sent_at) == of) else {
             return false;
@@ -117,13 +117,15 @@ impl Time {
         if took > ROUND_TRIP_MAX {
             return false;
         }
+        // The controller answered at some point between both, so the middle is wrong by half at
+        // most.
         let newer = ClockOffset {
             unix: Duration::from_micros(unix_us) + took / 2,
             at: now,
             within: took / 2,
         };
         if self.sent.is_none() {
-            // The controller is to hear soon how far this host's clock is from its own.
+            // The next request reports how far this host's clock is from the controller's.
             self.send_at = Some(now);
         }
         let stays = |sent: &ClockOffset| sent.agrees(&newer) && sent.error(now) < newer.within;
@@ -134,22 +136,23 @@ impl Time {
         true
     }
 
-    /// Takes what this host's own clock shows. What there is to be said of it.
+    /// Takes what this host's own clock shows. Returns what is to be reported about it.
     pub(super) fn on_own_clock(&mut self, unix: Duration, now: Duration) -> Option<Event> {
         self.own = Some((unix, now));
         let error = self.sent?.error(now);
         let (ahead_us, wrong_us) = (self.ahead_us(now)?, micros(WRONG + error));
+        // Half of the bound, so that a clock near the bound does not alternate between both events.
         let is_right = ahead_us.saturating_abs() < wrong_us / 2;
-        if is_right && self.said_us != 0 {
-            self.said_us = 0;
+        if is_right && self.reported_us != 0 {
+            self.reported_us = 0;
             return Some(Event::ClockRight);
         }
-        // A clock that goes wrong slowly, or a controller's that is put right so, is no news each second.
-        let stir_us = wrong_us.saturating_add(self.said_us.saturating_abs() / 4);
-        if ahead_us.saturating_sub(self.said_us).saturating_abs() <= stir_us {
+        // A clock that goes wrong slowly, or a controller's that is slewed, is no news each second.
+        let least_us = wrong_us.saturating_add(self.reported_us.saturating_abs() / 4);
+        if ahead_us.saturating_sub(self.reported_us).saturating_abs() <= least_us {
             return None;
         }
-        self.said_us = ahead_us;
+        self.reported_us = ahead_us;
         Some(Event::ClockWrong(ahead_us))
     }
 
@@ -163,7 +166,7 @@ impl Time {
     }
 }
 
-/// Marks the question that was asked then.
+/// The mark of the request that was sent then.
 fn mark(sent_at: Duration) -> u64 {
     u64::try_from(sent_at.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -190,12 +193,12 @@ mod tests {
         time
     }
 
-    /// Asks, and has it answered: `there` ms later by a controller that is `ahead_ms` ahead, and heard
+    /// Requests the time, and has it answered: `there` ms later by a controller that is `ahead_ms` ahead, and read
     /// `back` ms after that.
     fn exchange(time: &mut Time, now_ms: u64, there: u64, back: u64, ahead_ms: u64) -> bool {
         let question = time.question(at(now_ms));
         let Some(ToController::Time { mark, .. }) = question else {
-            panic!("nothing is asked at {now_ms}");
+            panic!("nothing is requested at {now_ms}");
         };
         let unix = ZERO + at(now_ms + there + ahead_ms);
         let unix_us = u64::try_from(unix.as_micros()).unwrap();
@@ -214,7 +217,7 @@ mod tests {
         assert!(exchange(&mut time, 0, 5, 195, 0));
         assert_eq!((off_ms(&time, 200), off_ms(&time, 9_000)), (95, 95));
         assert_eq!(time.sent().unwrap().error(at(200)), at(100));
-        // At once again: the controller has not heard how far off this host is.
+        // At once again: the controller has not received how far off this host is.
         assert!(exchange(&mut time, 200, 10, 14, 0));
         assert_eq!(off_ms(&time, 9_000), 2);
         assert_eq!(time.deadline(), Some(at(10_200)));
@@ -245,7 +248,7 @@ mod tests {
         assert!(!time.on_answer(mark(at(20_000)), 9_000_000, at(20_003)));
         time.on_closed();
         assert!(time.question(at(1_000_000)).is_none() && time.deadline().is_none());
-        assert!(time.sent().is_some(), "nobody need hold the stream for it");
+        assert!(time.sent().is_some(), "it outlives the stream");
     }
 
     // promise: S12
@@ -268,7 +271,7 @@ mod tests {
         let behind = ZERO - Duration::from_secs(3_600) + at(100);
         assert_eq!(time.on_own_clock(behind, at(100)), text(-3_600_000_000));
         let Some(ToController::Time { ahead_us, .. }) = time.question(at(100)) else {
-            panic!("nothing is asked");
+            panic!("nothing is requested");
         };
         assert_eq!(ahead_us, Some(-3_600_000_000));
     }
@@ -279,7 +282,7 @@ mod tests {
         for (step, unix_us) in (0..).zip([0, u64::MAX, 0, u64::MAX]) {
             let now = at(step * 20_000);
             let Some(ToController::Time { mark, .. }) = time.question(now) else {
-                panic!("nothing is asked");
+                panic!("nothing is requested");
             };
             assert!(time.on_answer(mark, unix_us, now));
             let text = time.on_own_clock(ZERO, now);

@@ -28,7 +28,7 @@ pub struct RejectedReports {
     pub unauthorized: u64,
     /// Links with times, losses or rates that there cannot be.
     pub impossible: u64,
-    /// Links whose ends say too different things, now.
+    /// Links whose ends report too different figures, now.
     pub disputed: u64,
 }
 
@@ -59,12 +59,15 @@ impl Agreed {
             return Self::default();
         };
         let (short, long) = (one.min(other), one.max(other));
+        // Both conditions: a factor of two is noise where round trips are short.
         let is_disputed = long > short.saturating_mul(DISPUTE_FACTOR) && long - short > DISPUTE_US;
+        // The lower rate and the higher loss, as with the round trip: a lie makes a node's own
+        // links worse.
         let rate = [rate_there, rate_back].into_iter().flatten().min();
         let link = posthaste_plan::Link {
             loss_ppm: lost_there.max(lost_back).unwrap_or(0),
             rate: rate.and_then(|rate| NonZeroU64::new(rate.saturating_mul(8))),
-            // Who says less than the other end measures would draw chains to itself.
+            // An end that reports less than the other measures would draw chains to itself.
             ..posthaste_plan::Link::of_nodes(long)
         };
         Self {
@@ -82,6 +85,7 @@ pub(super) fn is_much_worse(before: Agreed, after: Agreed) -> bool {
     };
     let longer = after.rtt_us.saturating_sub(before.rtt_us);
     let lossier = after.loss_ppm.saturating_sub(before.loss_ppm);
+    // Smaller changes wait for the next plan: links vary, and each repair looks at all pairs.
     longer > (before.rtt_us / 4).max(WORSE_US) || lossier > WORSE_PPM
 }
 

@@ -49,7 +49,7 @@ fn at(second: u64) -> Duration {
     Duration::from_secs(second)
 }
 
-/// What 1 and 2 come to when they say this of each other.
+/// What 1 and 2 come to when they report this of each other.
 fn agreed(one: LinkState, other: LinkState) -> Agreed {
     let mut registry = registry();
     registry.links(1, &[link(2, one)]);
@@ -108,7 +108,7 @@ use std::num::NonZeroU64;
 // promise: V5
 #[test]
 fn who_lies_attracts_nothing() {
-    // Much shorter than the other end says.
+    // Much shorter than the other end reports.
     assert!(agreed(up(1), up(100_000)).is_disputed);
     assert_eq!(rtt_us(up(1), up(100_000)), Some(100_000));
     assert_eq!(rtt_us(up(100_000), up(1)), Some(100_000));
@@ -152,7 +152,7 @@ fn who_lies_attracts_nothing() {
     assert_eq!(
         registry.rejected_reports(),
         rejected_reports,
-        "nothing was said since"
+        "nothing was reported since"
     );
     registry.links(2, &[link(3, up(80_000))]);
     assert_eq!(registry.rejected_reports().disputed, 0);
@@ -192,7 +192,7 @@ fn plan_relevant_changes() {
 fn worse_links_reported() {
     let mut registry = registry();
     let mut worse = |from, to, state| registry.links(from, &[link(to, state)]).worse;
-    assert_eq!(worse(1, 2, up(50_000)), [], "nobody knew it");
+    assert_eq!(worse(1, 2, up(50_000)), [], "it was unknown");
     assert_eq!(worse(2, 1, up(50_000)), []);
     assert_eq!(worse(2, 1, up(62_500)), [], "by a quarter");
     assert_eq!(worse(1, 2, up(62_500)), [], "it was as long");

@@ -85,6 +85,7 @@ impl PlanUpdate {
                 .first()
                 .is_some_and(|first| candidate(first).is_some())
             {
+                // Fallbacks over nodes that are gone drop out; the others stay in their order.
                 let known = places.iter().filter_map(candidate);
                 known.for_each(|place| choice.add(place));
             }
@@ -94,6 +95,7 @@ impl PlanUpdate {
         for &class in &routes.classes {
             self.in_use.push(self.in_use[usize::from(class)]);
         }
+        // The first entries were the choices; what remains is by class.
         self.in_use.drain(..choices);
     }
 
@@ -186,10 +188,11 @@ impl Rib {
         turn.changed = true;
     }
 
-    /// Adds the routes of a pair to what the RIB knows of their nodes, or takes them off.
+    /// Adds the routes of a pair to what the RIB counts for their nodes, or takes them off.
     fn count(&mut self, ends: (u16, u16), routes: Option<&PairRoutes>, is_in: bool) {
         let Some(routes) = routes else { return };
         let sum = self.sum(ends.1, routes);
+        // Sums add modulo 2^64, so a change of one pair needs no look at the others.
         let sum = if is_in { sum } else { sum.wrapping_neg() };
         let part = &mut self.parts[usize::from(ends.0)];
         part.sum = part.sum.wrapping_add(sum);
@@ -222,6 +225,7 @@ impl Rib {
         let absent = self.indexes.order().iter();
         let absent = absent.filter(|index| turn.place(**index).is_none());
         for index in absent.copied().collect::<Vec<u16>>() {
+            // A copy, since a slot that is taken back leaves the order.
             let all = self.indexes.order().to_vec();
             let mut is_over = true;
             for other in all {
@@ -236,7 +240,7 @@ impl Rib {
         }
     }
 
-    /// Takes the routes of a pair away; returns whether no node can ask for what became of them.
+    /// Takes the routes of a pair away; returns whether no node can hold a plan with them any more.
     fn leave_pair(&mut self, (from, to): (u16, u16), turn: &mut PlanUpdate) -> bool {
         let mut pair = std::mem::take(&mut self.pairs[usize::from(from)][usize::from(to)]);
         if pair.routes.is_some() {

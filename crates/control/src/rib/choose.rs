@@ -22,7 +22,7 @@ pub(crate) struct Candidate {
     cost: Question,
 }
 
-/// Costs are computed when they are first asked for.
+/// Costs are computed when they are first needed.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     Not,
@@ -93,7 +93,7 @@ pub(crate) struct Chooser<'a> {
     /// Of all candidates, as the matrix counts them.
     nodes: Vec<u16>,
     direct: Option<usize>,
-    /// By candidate that was asked for, and by size: how long the slowest hop takes, or [`UNKNOWN`].
+    /// By candidate whose cost was computed, and by size: how long the slowest hop takes, or [`UNKNOWN`].
     slowest_us: Vec<u64>,
     /// By class, what is used.
     firsts: Vec<Option<usize>>,
@@ -140,6 +140,7 @@ impl<'a> Chooser<'a> {
         let mut known = self.candidates.iter();
         self.direct = known.position(|chain| chain.inner.is_empty());
         if self.direct.is_none() {
+            // The direct hop is a candidate even where no table names it: it is the last fallback.
             let place = self.add([], None);
             self.direct = self.cost(place).is_some().then_some(place);
         }
@@ -197,7 +198,7 @@ impl<'a> Chooser<'a> {
         ranking.classes = self.times.classes();
     }
 
-    /// Chooses for every class. `offers` has candidates for each, the best first; `in_use` says which there
+    /// Chooses for every class. `offers` has candidates for each, the best first; `in_use` is which there
     /// were for a class until now.
     ///
     /// A candidate that is first for its own sake makes a new promise.
@@ -212,6 +213,8 @@ impl<'a> Chooser<'a> {
         self.chosen.choices.clear();
         for (class, places) in offers().enumerate() {
             let best = self.worth(places.first().map(|&place| place.into()), class);
+            // Hysteresis: a plan that alternates between equal chains would be sent again each
+            // time.
             let kept = self.kept(in_use(class).first(), best, class);
             let first = kept.or_else(|| self.nearly(best, class));
             if first == best {
@@ -220,6 +223,7 @@ impl<'a> Chooser<'a> {
             self.use_first(first);
         }
         for candidate in &mut self.candidates {
+            // Only after all classes: `kept` compares with the promise of the plan before.
             candidate.promise = candidate.promised.or(candidate.promise);
         }
         let mut last = None;
@@ -278,6 +282,7 @@ impl<'a> Chooser<'a> {
         let in_use = in_use.filter(|_| in_use != best)?;
         if let Some(promise) = self.candidates[in_use].promise {
             let now = self.time_us(in_use, promise.class.into())?;
+            // Measured against the promise, not the last plan: many small losses add up.
             if self.rules.is_broken(promise.time_us.into(), now) {
                 return None;
             }
@@ -356,6 +361,7 @@ impl<'a> Chooser<'a> {
             let inner = &self.nodes[candidate.inner.clone()];
             *known = self.times.slowest_us(&cost, (self.ends, inner), size);
         }
+        // The slowest part decides: a hop, or the client's access link. The lengths add to it.
         Some(cost.length_us + (*known).max(self.times.floor_us(class)))
     }
 

@@ -21,6 +21,8 @@ impl Detours {
     /// The best nodes between two others, by round trips alone; none where no chain of two hops leads.
     pub(super) fn find(&mut self, times: &Times<'_>, from: usize, to: usize) -> &[u16] {
         let there = times.rtts_from(from);
+        // A column of the matrix is spread over its rows: it is copied once for all pairs to the
+        // same node.
         if self.to != Some(to) {
             self.to = Some(to);
             self.rtts_us.clear();

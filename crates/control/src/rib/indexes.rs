@@ -40,6 +40,7 @@ impl Indexes {
         if let Some(index) = self.of(node) {
             return index;
         }
+        // Slots are used again, since the RIB has memory for the square of their number.
         let unused = self.nodes.iter().position(|node| *node == 0);
         let index = unused.unwrap_or(self.nodes.len());
         if index == self.nodes.len() {
@@ -47,6 +48,7 @@ impl Indexes {
         }
         self.nodes[index] = node;
         let index = u16::try_from(index).expect("there are fewer nodes");
+        // `NO_NODE` in chains of pairs.
         assert_ne!(index, u16::MAX, "there are fewer nodes");
         self.of.insert(node, index);
         let nodes = &self.nodes;

@@ -30,6 +30,7 @@ pub(super) struct Pair {
 
 /// The bit of a slot. Slots share bits, so a set bit may mean another node.
 pub(super) fn bit(index: u16) -> u64 {
+    // A Bloom filter with one hash: no false negatives, which is all that a repair needs.
     1 << (index % 64)
 }
 

@@ -66,6 +66,8 @@ impl Rib {
     ) {
         let (chooser, ranking) = (&mut tools.chooser, &mut tools.ranking);
         let ends = (usize::from(from), usize::from(to));
+        // New tables take seconds at a thousand nodes; two hops can be searched in one pass over
+        // the nodes.
         let found = tools.detours.find(chooser.times(), ends.0, ends.1);
         let found = found.iter().filter(|_| tools.takes_detours);
         chooser.start(ends, found.map(std::slice::from_ref));
@@ -124,6 +126,7 @@ impl Rib {
                 }
             }
         }
+        // By the last node, for which `Detours` keeps its column.
         pairs.sort_unstable();
         pairs
     }
@@ -136,6 +139,7 @@ impl Rib {
         for (place, &one) in order.iter().enumerate() {
             let near = &self.parts[usize::from(one)].near;
             for &other in &order[..place] {
+                // The matrix may have a link in one direction only.
                 let is_either = links.has((one, other)) || links.has((other, one));
                 if is_either && near[usize::from(other)] > 0 {
                     used.push((one, other));

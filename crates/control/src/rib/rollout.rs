@@ -58,7 +58,7 @@ impl Rollout {
 }
 
 impl Rib {
-    /// Writes tables down, for as long as `goes_on` says before every node, and with the next version if
+    /// Writes tables down, while `goes_on` holds before every node, and with the next version if
     /// anything is another than before. To be called again until it is over.
     pub fn roll_out(&mut self, rollout: &mut Rollout, mut goes_on: impl FnMut() -> bool) {
         if rollout.is_over || !goes_on() {
@@ -73,12 +73,15 @@ impl Rib {
                 break true;
             };
             self.plan_from(from, &table, &mut chooser, &mut turn);
+            // At least one node for each call, so that it ends however often repairs interrupt it.
             if rollout.tables.len() > 0 && !goes_on() {
                 break false;
             }
         };
         if rollout.is_over {
             self.leave_out(&mut turn);
+            // The first plan is a version of its own even if it has no routes: nodes hold those of
+            // the former.
             turn.changed |= !std::mem::replace(&mut self.is_planned, true);
         }
         rollout.has_changed |= self.end(&turn);

@@ -9,13 +9,13 @@ use crate::checksum;
 use crate::message::{NodeNumber, PlanVersion, RouteUpdate, Routes};
 
 impl Rib {
-    /// The rows of a node: as changes to the plan that it holds, if they can be told, else all. Nothing
+    /// The rows of a node: as changes to the plan that it holds, if they are known, else all. Nothing
     /// before the first plan.
     pub fn update(&self, node: NodeNumber, holds: Option<PlanVersion>) -> Option<RouteUpdate> {
         if !self.is_planned {
             return None;
         }
-        let base = holds.filter(|holds| self.knows(*holds));
+        let base = holds.filter(|holds| self.has_changes_since(*holds));
         let classes = &self.settings.classes;
         let index = self.indexes.of(node).map(usize::from);
         let sum = index.map_or(0, |index| self.parts[index].sum);
@@ -36,7 +36,7 @@ impl Rib {
     }
 
     /// Whether everything that changed since a plan is known.
-    fn knows(&self, plan: PlanVersion) -> bool {
+    fn has_changes_since(&self, plan: PlanVersion) -> bool {
         plan.epoch == self.plan_version.epoch
             && (self.horizon..=self.plan_version.version).contains(&plan.version)
     }
@@ -66,6 +66,7 @@ impl Rib {
                 continue;
             }
             match &pair.routes {
+                // Whole, although one chain may have changed: routes are small, and the node replaces them.
                 Some(routes) => update.routes.push(self.routes_to(egress, routes)),
                 None if after.is_some() => update.routes_removed.push(egress),
                 None => {}

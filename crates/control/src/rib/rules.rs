@@ -34,26 +34,33 @@ impl Default for Rules {
 impl Rules {
     /// Whether a chain is worth its nodes.
     pub(super) fn beats_direct(&self, time_us: u64, direct_us: u64) -> bool {
-        let keep = 100 - u64::from(self.margin_percent.min(100));
-        time_us * 100 <= direct_us * keep
+        is_faster((time_us, direct_us), self.margin_percent, 0)
     }
 
     /// Whether what is in use is to give way.
     pub(super) fn gives_way(&self, in_use_us: u64, other_us: u64) -> bool {
-        let keep = 100 - u64::from(self.switch_gain_percent.min(100));
-        other_us * 100 <= in_use_us * keep && other_us + u64::from(self.better_us) <= in_use_us
+        is_faster(
+            (other_us, in_use_us),
+            self.switch_gain_percent,
+            self.better_us,
+        )
     }
 
     /// Whether a class is worth a chain of its own, rather than that of another.
     pub(super) fn is_apart(&self, shared_us: u64, own_us: u64) -> bool {
-        let keep = 100 - u64::from(self.apart_percent.min(100));
-        own_us * 100 <= shared_us * keep && own_us + u64::from(self.apart_us) <= shared_us
+        is_faster((own_us, shared_us), self.apart_percent, self.apart_us)
     }
 
     /// Whether a promise is broken.
     pub(super) fn is_broken(&self, promise_us: u64, time_us: u64) -> bool {
         time_us * 100 > promise_us * (100 + u64::from(self.switch_loss_percent))
     }
+}
+
+/// Whether the first of two times is shorter by a share, in per cent, and by microseconds.
+fn is_faster((time_us, than_us): (u64, u64), percent: u32, least_us: u32) -> bool {
+    let keep = 100 - u64::from(percent.min(100));
+    time_us * 100 <= than_us * keep && time_us + u64::from(least_us) <= than_us
 }
 
 /// What a chain was chosen for.

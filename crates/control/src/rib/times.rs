@@ -16,7 +16,7 @@ pub(crate) struct Times<'a> {
     rtts_us: Vec<u32>,
     /// What links have in common.
     common: Link,
-    /// By size, how long the longest hop takes, where nothing but round trips tells links apart.
+    /// By size, how long the longest hop takes, where links differ in nothing but round trips.
     curves: Option<Vec<Curve>>,
     /// By class, how long a transfer waits for the access link.
     floors_us: Vec<u64>,
@@ -77,12 +77,14 @@ impl<'a> Times<'a> {
             if rtt_us == ABSENT {
                 return None;
             }
+            // A length depends on the round trip only; the rest is what links have in common.
             let link = Link {
                 rtt_us,
                 ..self.common
             };
             cost.length_us += self.model.length_us(&link);
             cost.longest_us = cost.longest_us.max(rtt_us);
+            // The egress is paid for by every chain to it, so it decides nothing.
             if node != to {
                 cost.length_us += u64::from(self.matrix.cost_us(node));
             }
@@ -147,13 +149,8 @@ impl<'a> Times<'a> {
 /// By size, how long the slowest hop takes, if links differ in their round trips only and the time
 /// depends on nothing else.
 fn curves(matrix: &Matrix, model: &Model, sizes: &[u64]) -> Option<Vec<Curve>> {
-    let bare = |link: &Link| Link { rtt_us: 0, ..*link };
-    let mut links = matrix.links().map(|(_, _, link)| bare(link));
-    let first = links.next().unwrap_or_default();
-    if links.any(|link| link != first) {
-        return None;
-    }
-    let curves = sizes.iter().map(|&bytes| model.curve(&first, bytes));
+    let common = matrix.common()?;
+    let curves = sizes.iter().map(|&bytes| model.curve(&common, bytes));
     curves.collect()
 }
 

@@ -7,7 +7,7 @@ use posthaste_wire::segments::SEGMENTS_MAX;
 use super::CHOICES_MAX;
 use crate::message::{NodeNumber, RouteUpdate, Routes};
 
-/// Checks rows that were sent to `me`; otherwise says what is wrong.
+/// Checks rows that were sent to `me`. An error describes what is wrong.
 pub(super) fn alone(me: NodeNumber, update: &RouteUpdate) -> Result<(), String> {
     let classes = update.sizes.len().saturating_mul(update.access_us.len());
     let sizes_ascend = update.sizes.is_sorted_by(|a, b| a < b);
@@ -57,6 +57,7 @@ fn check_routes(
         return wrong("have a chain that is too long, or passes a node twice");
     }
     let (chains, choices) = (routes.chains.len(), routes.choices.len());
+    // Bounds the memory by the classes: a chain that no choice names would never be used.
     if chains > choices * CHOICES_MAX {
         return wrong("have more chains than choices name");
     }
@@ -79,5 +80,6 @@ fn is_chain(me: NodeNumber, nodes: &[NodeNumber], egress: NodeNumber) -> bool {
         let is_end = *node == me || *node == egress;
         NodeId::new(*node).is_some() && !is_end && !nodes[..place].contains(node)
     };
+    // A node twice would be a loop; the header has room for that many segments.
     nodes.len() <= SEGMENTS_MAX && nodes.iter().enumerate().all(is_new)
 }

@@ -110,7 +110,7 @@ fn changes_need_their_base() {
     assert!(nack(&mut held, &other).contains("not held"));
 }
 
-/// Spoils rows, and says what is to be complained of.
+/// Spoils rows; returns the expected complaint.
 type Spoil = (fn(&mut RouteUpdate), &'static str);
 
 // promise: V1

@@ -199,7 +199,7 @@ impl Controller {
         (1..=NODES).for_each(|number| self.check(number));
     }
 
-    /// Every link of every way of a plan is one that both ends say is up, and every node is there.
+    /// Every link of every way of a plan is one that both ends report as up, and every node is there.
     fn check(&self, number: NodeNumber) {
         let Some(update) = self.rib.update(number, None) else {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that measures, tells what is news, and follows plans.
+//! A node that measures, reports what is new, and follows plans.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Node {
         self.newest = self.held.plan_version();
     }
 
-    /// What it says first.
+    /// Its first message.
     pub(super) fn greet(&mut self, links: &BTreeMap<NodeNumber, LinkState>) -> Vec<ToController> {
         self.sent.clone_from(links);
         let hello = Hello {
@@ -62,7 +62,7 @@ impl Node {
         ]
     }
 
-    /// What is not as it was told.
+    /// What was not taken as it was received.
     pub(super) fn news(&mut self, links: &BTreeMap<NodeNumber, LinkState>) -> Vec<ToController> {
         let sent = &self.sent;
         let news = links

@@ -9,7 +9,7 @@ fn identity(number: u8) -> Identity {
     Identity::new(&[number; 32])
 }
 
-/// Hands bytes over until nobody has any more, or somebody objects.
+/// Hands bytes over until neither end has any more, or one objects.
 fn shake(client: ClientConfig, server: ServerConfig) -> Result<ServerConnection, Error> {
     let mut client = ClientConnection::new(Arc::new(client), no_name()).unwrap();
     let mut server = ServerConnection::new(Arc::new(server)).unwrap();

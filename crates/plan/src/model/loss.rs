@@ -73,6 +73,7 @@ fn reno_window(loss: f64) -> f64 {
 
 fn cubic_window(loss: f64, rtt_us: f64) -> f64 {
     let ratio = rtt_us / 1e6 / loss;
+    // Not `powf`, whose last bits differ between machines: two controllers must agree.
     let root = ratio.sqrt();
     // The power of 3/4.
     1.054 * root * root.sqrt()

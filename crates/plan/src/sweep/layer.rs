@@ -91,6 +91,7 @@ impl Joint<'_> {
         if let Some(chains) = self.to_link {
             chain.extend(chains.between(source.node, self.edge.from));
         }
+        // An end of the link may be an end of the chain, which its nodes do not include.
         chain.extend([self.edge.from].iter().filter(|end| **end != source.node));
         chain.extend([self.edge.to].iter().filter(|end| **end != target.node));
         if let Some(chains) = self.from_link {
@@ -220,6 +221,7 @@ impl Layer {
         for (one, source) in (0u16..).zip(sources) {
             let row = self.rows.row(source.node.into());
             for (other, target) in (0u16..).zip(targets) {
+                // Written in any case and kept by the count: a branch would be mispredicted.
                 shorter[count] = (one, other);
                 let known = row[usize::from(target.node)];
                 let is_shorter = source.length + target.length < self.shape.slack.off(known);
@@ -238,6 +240,7 @@ impl Layer {
         if let Some(columns) = &mut self.columns {
             columns.set(to.into(), from.into(), length);
         } else {
+            // One matrix serves as rows and columns, so it stays symmetric.
             self.rows.set(to.into(), from.into(), length);
             self.between.set(back, chain.iter().rev().copied());
         }

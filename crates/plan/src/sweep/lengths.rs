@@ -36,6 +36,7 @@ impl Lengths {
     pub(super) fn new(shape: Shape) -> Self {
         let mut lengths = Self {
             stride: shape.stride,
+            // The padding of rows as well: nothing reaches it sooner over a link.
             all: vec![ABSENT; shape.nodes * shape.stride],
         };
         for node in 0..shape.nodes {

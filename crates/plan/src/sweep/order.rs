@@ -23,6 +23,7 @@ pub(super) fn order(count: usize, length: impl Fn(usize, usize) -> i32) -> Vec<u
         let one = farthest(part[0]).copied().unwrap_or(part[0]);
         let other = farthest(one).copied().unwrap_or(one);
         part.sort_by_key(|&node| length(one, node) - length(other, node));
+        // Whole blocks, so that no block has nodes of two distant parts.
         let half = (part.len() / 2).next_multiple_of(BLOCK);
         let (near_one, near_other) = part.split_at_mut(half);
         parts.extend([near_one, near_other]);

@@ -42,6 +42,7 @@ impl<T: Copy + Eq + Into<u64>> Interner<T> {
         self.slots[slot] = number;
         self.all.extend_from_slice(row);
         self.count = short(usize::from(number) + 1);
+        // Half full at the most: linear probing slows down steeply beyond.
         if usize::from(self.count) * 2 > self.slots.len() {
             self.grow();
         }

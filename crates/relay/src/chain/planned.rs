@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plan says of flows that begin here: whose their destinations are, and which ways lead
-//! there for transfers of which sizes.
+//! The part of a plan for flows that begin here: the egresses of their destinations, and the routes
+//! there by transfer size.
 
 use super::{NextHop, Prefixes};
 use crate::flow::Flow;
@@ -27,13 +27,13 @@ pub struct Planned {
     pub sizes: Box<[u64]>,
     /// How many bytes transfers to a destination had of late, where that was learned.
     pub learned: Prefixes,
-    /// What a transfer is taken to have where nobody knows, in bytes.
+    /// The assumed size of a transfer without other information, in bytes.
     pub usual_bytes: u64,
 }
 
 impl Planned {
-    /// The ways for a flow, the best first, without the direct one. `bytes` is what the
-    /// configuration says of its size. Allocates nothing.
+    /// The routes for a flow, the best first, without the direct one. `bytes` is its size, if
+    /// configured. Allocates nothing.
     pub fn next_hops(&self, flow: &Flow, bytes: Option<u32>) -> &[NextHop] {
         let (_, server) = flow.addresses();
         let toward = self.egresses.get(server);
@@ -45,11 +45,11 @@ impl Planned {
         choice.map_or(&[], |next_hops| next_hops)
     }
 
-    /// What a transfer to an address is taken to have, in bytes: what was said, else what was
+    /// The expected size of a transfer to an address, in bytes: the configured one, else what was
     /// learned, else what is usual.
-    pub fn bytes(&self, server: [u8; 16], said: Option<u32>) -> u64 {
-        let learned = said.or_else(|| self.learned.get(server));
-        learned.map_or(self.usual_bytes, u64::from)
+    pub fn bytes(&self, server: [u8; 16], configured: Option<u32>) -> u64 {
+        let expected = configured.or_else(|| self.learned.get(server));
+        expected.map_or(self.usual_bytes, u64::from)
     }
 
     /// The size class of a transfer of so many bytes.

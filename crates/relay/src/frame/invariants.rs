@@ -122,7 +122,7 @@ mod tests {
             segments += u32::from(frame.completed().is_some());
             check(&frame);
         });
-        assert!(segments > 10_000, "{segments} segments are too few to tell");
+        assert!(segments > 10_000, "{segments} segments are too few");
     }
 
     fn noise(rng: &mut Rng) -> Vec<u8> {

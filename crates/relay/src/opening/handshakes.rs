@@ -131,6 +131,7 @@ impl Handshakes {
     /// The server's SYN-ACK arrived and was held.
     pub(crate) fn on_syn_ack(&mut self, frame: Frame) -> OnSynAck {
         match (self.client, &self.server) {
+            // Its half-open entry was released at the validation: it was captured before that.
             (Client::Validated, _) => OnSynAck::LetIn(frame),
             (_, Server::Connected | Server::Failed(_)) => OnSynAck::Keep,
             (client, server) => {

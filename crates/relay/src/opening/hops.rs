@@ -23,7 +23,7 @@ pub(crate) struct Hops {
     repeat: Repeat,
 }
 
-/// A next hop that failed in a way that says nothing about the node.
+/// A next hop that failed in a way that shows nothing about the node.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     hop: NextHop,
@@ -119,6 +119,7 @@ impl Hops {
     /// Whether there is another next hop after a node has sent `reply`, or none (`None`). If no
     /// other is left, a node that could not reach its own next hop is tried again.
     pub(super) fn lead_on_after(&mut self, reply: Option<Reply>) -> bool {
+        // Only this reply may be due to a loss behind the node, after its short limit.
         if self.next.is_empty() && reply == Some(Reply::Failed) {
             self.next.extend(self.repeat.take());
         }
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn last_hop_asked_twice() {
+    fn last_hop_requested_twice() {
         let mut hops = Hops::default();
         assert!(!hops.lead_on_after(Some(Reply::Failed)), "none was tried");
         let mut hops = Hops::default();

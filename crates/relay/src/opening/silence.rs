@@ -13,17 +13,18 @@ use crate::outcome::Outcome;
 
 use super::{Action, Actions, Report};
 
-/// After how long without a reply a node says to who asked that it is working.
+/// After how long without a reply a node reports to the requester that it is working.
 pub(crate) const WORKING_AFTER: Duration = Duration::from_millis(200);
 /// What the acknowledgement of a request may take, in time and in round trips of the hop: what is
 /// lost is sent again twice within it.
 const ACKED_MIN: Duration = Duration::from_millis(700);
 const ACKED_MAX: Duration = Duration::from_millis(1500);
 const ACKED_ROUND_TRIPS: u32 = 4;
-/// What the first word of a node that acknowledges may take, beyond as many round trips.
-const WORD_MIN: Duration = Duration::from_millis(1200);
-/// After that time a flow is reset that can go no other way.
-const WORD_MAX: Duration = Duration::from_secs(5);
+/// What the first message of a node that acknowledges may take, beyond as many round trips:
+/// [`WORKING_AFTER`] and a retransmission of it.
+const MESSAGE_MIN: Duration = Duration::from_millis(1200);
+/// After that time a flow is reset that has no other route.
+const MESSAGE_MAX: Duration = Duration::from_secs(5);
 
 /// What is known of a flow that waits for the next node's reply.
 #[derive(Clone, Copy, Debug)]
@@ -32,11 +33,11 @@ pub(crate) struct Seen {
     pub(crate) acked: bool,
     /// Bytes of the flow are, so that they may be delivered.
     pub(crate) delivered: bool,
-    /// The node itself has said something, or is none that does.
+    /// The node itself has sent something, or is none that reports progress.
     pub(crate) works: bool,
     /// The smoothed round trip time of the hop, once known.
     pub(crate) round: Option<Duration>,
-    /// It can go another way: from here, or from the node that asked for it.
+    /// It can take another route: from here, or from the node that requested it.
     pub(crate) movable: bool,
 }
 
@@ -47,15 +48,15 @@ enum Step {
     Done,
     /// Nothing until then.
     Wait(Duration),
-    /// Nothing until then for this flow, but others had better go another way.
+    /// Nothing until then for this flow, but others should take another route.
     Warn(Duration),
-    /// Take another way. Nothing of the flow has arrived, as far as the next node's kernel has said.
+    /// Take another route. By the acknowledgements of the next node, nothing of the flow has arrived.
     Move,
-    /// Reset the flow: nobody knows what the node has done with its bytes.
+    /// Reset the flow: what the node has done with its bytes is unknown.
     GiveUp,
 }
 
-/// When to look for the first time at a flow that was asked for at `since`.
+/// When to look for the first time at a flow that was requested at `since`.
 pub(crate) fn first_look(since: Duration) -> Duration {
     since + ACKED_MIN
 }
@@ -73,25 +74,25 @@ pub(crate) fn on_look(via: Path, since: Duration, now: Duration, seen: Seen) -> 
     }
 }
 
-/// What to do at `now` about a flow that was asked for at `since`.
+/// What to do at `now` about a flow that was requested at `since`.
 fn next_step(since: Duration, now: Duration, seen: Seen) -> Step {
     if seen.acked && seen.works {
         return Step::Done;
     }
     let rounds = seen.round.map(|round| round * ACKED_ROUND_TRIPS);
     let within = if seen.acked {
-        WORD_MIN + rounds.unwrap_or_default()
+        MESSAGE_MIN + rounds.unwrap_or_default()
     } else {
         rounds.unwrap_or(ACKED_MAX).clamp(ACKED_MIN, ACKED_MAX)
     };
-    let give_up = since + WORD_MAX + rounds.unwrap_or_default();
+    let give_up = since + MESSAGE_MAX + rounds.unwrap_or_default();
     if now < since + within {
         Step::Wait(since + within)
     } else if seen.movable && !seen.delivered {
         Step::Move
     } else if !seen.acked {
         // The hop may come back, and the flow has no other.
-        Step::Warn(now + WORD_MAX)
+        Step::Warn(now + MESSAGE_MAX)
     } else if now < give_up {
         Step::Warn(give_up)
     } else {

@@ -370,7 +370,7 @@ impl World {
 
     fn release(&mut self, node: usize, flow: Flow) {
         let released = self.half_opens.remove(&(node, flow));
-        assert!(released.is_some(), "released what nobody reserved");
+        assert!(released.is_some(), "released, and not reserved");
     }
 
     fn check(&self) {

@@ -2,6 +2,9 @@
 //! Openings as packet traces: what arrives and when, and what the node does about it.
 
 use posthaste_wire::header::NodeId;
+use posthaste_wire::hop::Reply;
+
+use crate::chain::Path;
 
 use super::*;
 

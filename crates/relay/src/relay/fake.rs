@@ -354,7 +354,10 @@ impl Kernel {
             !self.streams[side].readers_learn,
             "it reads on after a fault"
         );
-        assert!(!self.streams[!side].reported_death, "it reads for nobody");
+        assert!(
+            !self.streams[!side].reported_death,
+            "it reads for a dead side"
+        );
         assert_eq!(self.held(side), 0, "it reads while it holds bytes");
         let stream = &mut self.streams[side];
         assert!(!stream.eof, "it reads past the end");

@@ -427,14 +427,14 @@ impl Schedule {
             let (from, to) = (&self.kernel.streams[side], &self.kernel.streams[!side]);
             if self.kernel.held(side) > 0 {
                 assert!(!to.roomy(), "bytes are held although there is room");
-                assert_eq!(to.died, None, "bytes are held for nobody");
+                assert_eq!(to.died, None, "bytes are held for a dead side");
             } else {
                 assert_eq!(from.unread(), 0, "bytes are left unread");
                 assert!(!from.fin || from.eof, "FIN is left unread");
                 let passed = to.fin_sent || to.died.is_some() || from.died.is_some();
                 assert!(!from.fin || passed, "FIN is not passed on");
                 let seen = from.died.is_none() || self.lingers;
-                assert!(seen, "nobody has seen it die");
+                assert!(seen, "its death was not seen");
             }
         }
     }

@@ -51,7 +51,7 @@ fn splices_after_large_load() {
 
 #[test]
 fn short_read_waits() {
-    // A read and a write; another read where the event does not tell that the socket is empty.
+    // A read and a write; another read where the event does not show that the socket is empty.
     for (edge_triggered, expected) in [(true, 2), (false, 3)] {
         let mut pair = Pair::joined(1000);
         pair.send(Downstream, 10);

@@ -33,6 +33,7 @@ pub struct IcmpError {
 /// The ICMP error behind a failed connection attempt, if there was one. Needs
 /// [`keep_icmp_errors`] before connecting.
 pub(crate) fn take_icmp_error(socket: &impl AsFd) -> Option<IcmpError> {
+    // Aligned as control messages must be, and with room for an error and its sender.
     let mut control = [0_u64; 32];
     let mut payload = [0_u8; 64];
     let mut iov = libc::iovec {

@@ -2,7 +2,6 @@
 //! The kernel's information about a connection.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -10,6 +9,8 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use crate::control::Leg;
+
+use super::options::{OptionValue, get_option};
 
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
@@ -25,6 +26,11 @@ const MEMINFO_VARS: usize = 9;
 const MEMINFO_WMEM_ALLOC: usize = 2;
 /// Size of the timestamps option in each segment (RFC 7323 appendix A).
 const TIMESTAMPS_BYTES: u32 = 12;
+
+// SAFETY: both are integers and arrays of them, without references.
+unsafe impl OptionValue for libc::tcp_info {}
+// SAFETY: as above.
+unsafe impl OptionValue for [u32; MEMINFO_VARS] {}
 
 /// The state of one TCP connection (`TCP_INFO`, `tcp(7)`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -236,43 +242,11 @@ pub(crate) fn pacing(socket: &impl AsFd) -> io::Result<u64> {
 }
 
 fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]> {
-    let fd = socket.as_fd().as_raw_fd();
-    let mut info = [0; MEMINFO_VARS];
-    let mut length = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
-    // SAFETY: `info` is `length` bytes long; an older kernel fills less.
-    let result = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(info)
+    get_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)
 }
 
 fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
-    let fd = socket.as_fd().as_raw_fd();
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
-    // SAFETY: `info` is zeroed and `length` bytes long; an older kernel fills less.
-    unsafe {
-        let result = libc::getsockopt(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        );
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(info.assume_init())
-    }
+    get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 
 /// The name of a kernel TCP state (include/net/tcp_states.h).

@@ -2,7 +2,7 @@
 //! Socket options.
 
 use std::io;
-use std::mem::size_of;
+use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -137,19 +137,44 @@ pub(crate) fn hop_limit_of_client(socket: &impl AsFd, ipv6: bool) -> Option<u8> 
     } else {
         (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL)
     };
-    let mut hops = 0_i32;
-    let mut length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);
-    // SAFETY: `hops` lives through the call and `length` is its size.
+    let hops: i32 = get_option(socket, level, name).ok()?;
+    u8::try_from(hops).ok()
+}
+
+/// The value of a socket option.
+///
+/// # Safety
+/// Every sequence of bytes is a value of the type, all zeros too.
+pub(super) unsafe trait OptionValue: Copy {}
+
+// SAFETY: integers.
+unsafe impl OptionValue for i32 {}
+// SAFETY: as above.
+unsafe impl OptionValue for u64 {}
+
+/// Reads a socket option. What an older kernel does not fill is zero.
+pub(super) fn get_option<T: OptionValue>(
+    socket: &impl AsFd,
+    level: i32,
+    name: i32,
+) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: `value` lives through the call and `length` is its size.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
             level,
             name,
-            (&raw mut hops).cast(),
+            value.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
-    u8::try_from(hops).ok().filter(|_| result == 0)
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was zeroed, and any bytes are a value.
+    Ok(unsafe { value.assume_init() })
 }
 
 pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {

@@ -89,10 +89,13 @@ pub fn prefer_cpu(listener: &Socket, cpu: usize) -> io::Result<()> {
 fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
     let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
     if address.is_ipv6() {
+        // Or `[::]` would take the IPv4 addresses too, and `0.0.0.0` beside it would be in use.
         socket.set_only_v6(true)?;
     }
+    // Accepted sockets inherit it, as from the transparent listener.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
+    // Connections of a former process may be in TIME_WAIT at this address.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
@@ -138,7 +141,7 @@ pub(crate) fn connect(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 
 /// Sends the SYN of a connection to `address`, with as many of `bytes` in it as fit (TCP Fast
 /// Open), and returns that number: zero where the kernel does not offer it.
-pub(crate) fn connect_saying(
+pub(crate) fn connect_with_data(
     socket: &Socket,
     address: SocketAddr,
     bytes: &[u8],

@@ -69,6 +69,7 @@ impl Demand {
     pub(super) fn on_replaced(&mut self, took: Duration) {
         let took = took.max(REPLACE_MIN);
         self.replace = if self.replace_known {
+            // Smoothed as TCP smooths round trips (RFC 6298 §2.3).
             (self.replace * 7 + took) / 8
         } else {
             took

@@ -56,6 +56,7 @@ impl DialError {
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Socket(_) => Failure::Means,
+            // Errors of this host: no port or memory is free, or its own firewall drops the SYN.
             Self::Connect(error) => match error.raw_os_error() {
                 Some(
                     libc::EADDRNOTAVAIL
@@ -152,100 +153,64 @@ impl Dial {
     ///
     /// # Errors
     /// The dial failed.
-    pub(super) fn advance(self, now: Duration) -> Result<Dialed, DialError> {
-        let Self {
-            socket,
-            step,
-            deadline,
-        } = self;
-        let late = now >= deadline;
-        match step {
-            Step::Connecting(dialing) => match write(&socket, dialing.hello()) {
-                Ok(sent) => Self {
-                    socket,
-                    step: Step::PendingRequest(dialing, sent),
-                    deadline: now + CHALLENGE_MAX,
+    pub(super) fn advance(mut self, now: Duration) -> Result<Dialed, DialError> {
+        if let Step::Connecting(dialing) = self.step {
+            let sent = write(&self.socket, dialing.hello());
+            self.step = match sent {
+                Ok(sent) => {
+                    self.deadline = now + CHALLENGE_MAX;
+                    Step::PendingRequest(dialing, sent)
                 }
-                .advance(now),
                 // A socket that is still connecting returns EAGAIN too.
-                Err(Errno::EAGAIN) if late => Err(DialError::ConnectTimeout),
-                Err(Errno::EAGAIN) => Ok(Dialed::Not(Self {
-                    socket,
-                    step: Step::Connecting(dialing),
-                    deadline,
-                })),
-                Err(error) => Err(DialError::Connect(error.into())),
-            },
-            Step::PendingRequest(dialing, sent) => {
-                receive_request(socket, dialing, sent, deadline, late)
+                Err(Errno::EAGAIN) => Step::Connecting(dialing),
+                Err(error) => return Err(DialError::Connect(error.into())),
+            };
+        }
+        if let Step::PendingRequest(dialing, sent) = self.step {
+            self.step = receive_challenge(&self.socket, dialing, sent)?;
+        }
+        if let Step::Responding(dialer, mut rest) = self.step {
+            rest.drain(..written(write(&self.socket, &rest))?);
+            if rest.is_empty() {
+                return Ok(Dialed::Ready(Ready::new(self.socket, dialer)));
             }
-            Step::Responding(dialer, rest) => respond(socket, dialer, rest, deadline, late),
+            self.step = Step::Responding(dialer, rest);
+        }
+        match self.step {
+            _ if now < self.deadline => Ok(Dialed::Not(self)),
+            Step::Connecting(_) => Err(DialError::ConnectTimeout),
+            Step::PendingRequest(..) | Step::Responding(..) => Err(DialError::HelloTimeout),
         }
     }
 }
 
 /// Sends the rest of the hello and reads the challenge.
-fn receive_request(
-    socket: OwnedFd,
+fn receive_challenge(
+    socket: &OwnedFd,
     mut dialing: Dialing,
     mut sent: usize,
-    deadline: Duration,
-    late: bool,
-) -> Result<Dialed, DialError> {
+) -> Result<Step, DialError> {
     let rest = &dialing.hello()[sent..];
     if !rest.is_empty() {
-        sent += written(write(&socket, rest))?;
+        sent += written(write(socket, rest))?;
     }
     let mut challenge = [0; CHALLENGE_BYTES];
-    let count = match read(&socket, &mut challenge) {
+    let count = match read(socket, &mut challenge) {
         Ok(0) => return Err(DialError::Ended),
-        Ok(count) => count,
-        Err(Errno::EAGAIN) => 0,
-        Err(_) => return Err(DialError::Ended),
+        read => written(read)?,
     };
     match dialing.feed(&challenge[..count])? {
         Progress::Done { value, consumed } if consumed == count => {
             let dialer = Dialer::new(value.session);
-            respond(socket, dialer, value.response.to_vec(), deadline, late)
+            Ok(Step::Responding(dialer, value.response.to_vec()))
         }
+        // The acceptor may send nothing before it has the response.
         Progress::Done { .. } => Err(DialError::OutOfTurn),
-        Progress::NeedMore(_) if late => Err(DialError::HelloTimeout),
-        Progress::NeedMore(_) => Ok(Dialed::Not(Dial {
-            socket,
-            step: Step::PendingRequest(dialing, sent),
-            deadline,
-        })),
+        Progress::NeedMore(_) => Ok(Step::PendingRequest(dialing, sent)),
     }
 }
 
-/// Sends the rest of the response. Frames may follow at once.
-fn respond(
-    socket: OwnedFd,
-    dialer: Dialer,
-    mut rest: Vec<u8>,
-    deadline: Duration,
-    late: bool,
-) -> Result<Dialed, DialError> {
-    rest.drain(..written(write(&socket, &rest))?);
-    if rest.is_empty() {
-        let info = sys::tcp_info(&socket).unwrap_or_default();
-        return Ok(Dialed::Ready(Ready {
-            socket,
-            dialer,
-            rtt: Duration::from_micros(info.rtt_us.into()),
-            min_rtt: info.min_rtt(),
-        }));
-    }
-    if late {
-        return Err(DialError::HelloTimeout);
-    }
-    Ok(Dialed::Not(Dial {
-        socket,
-        step: Step::Responding(dialer, rest),
-        deadline,
-    }))
-}
-
+/// The bytes that a call has moved.
 fn written(result: Result<usize, Errno>) -> Result<usize, DialError> {
     match result {
         Ok(count) => Ok(count),
@@ -255,6 +220,17 @@ fn written(result: Result<usize, Errno>) -> Result<usize, DialError> {
 }
 
 impl Ready {
+    /// The hop after the response, which frames may follow at once.
+    fn new(socket: OwnedFd, dialer: Dialer) -> Self {
+        let info = sys::tcp_info(&socket).unwrap_or_default();
+        Self {
+            socket,
+            dialer,
+            rtt: Duration::from_micros(info.rtt_us.into()),
+            min_rtt: info.min_rtt(),
+        }
+    }
+
     /// Reads what the peer sent while the hop is idle: only the pong of `ping` is valid. Returns
     /// the ping that is still unanswered.
     pub(super) fn listen(&mut self, mut ping: Option<u32>) -> Result<Option<u32>, End> {

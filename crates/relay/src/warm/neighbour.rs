@@ -66,6 +66,8 @@ impl Neighbour {
 
     /// Whether hops to this peer are hops to `other` as well.
     pub(super) fn serves(&self, other: &Peer) -> bool {
+        // A hop has proved the key and has the options of its socket: if either changes, it must be
+        // replaced.
         let reached = |peer: &Peer| (peer.id, peer.address, peer.key_id);
         reached(&self.peer) == reached(other)
             && self.peer.key == other.key

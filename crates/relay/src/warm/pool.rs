@@ -222,6 +222,7 @@ impl Pool {
             });
         }
         self.received = now;
+        // Not if it refuses: an answer over an open hop shows nothing about new ones.
         if self.health == Health::Silent {
             self.health = Health::Up;
         }

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use crate::sys::retry;
+
 /// The state of a hop over which nothing should have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -37,13 +39,4 @@ pub(super) fn read(socket: &OwnedFd, into: &mut [u8]) -> nix::Result<usize> {
 pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> nix::Result<usize> {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     retry(|| send(socket.as_raw_fd(), bytes, flags))
-}
-
-fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> nix::Result<usize> {
-    loop {
-        match call() {
-            Err(Errno::EINTR) => {}
-            result => return result,
-        }
-    }
 }

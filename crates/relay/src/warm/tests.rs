@@ -36,7 +36,7 @@ enum Manner {
     Proper,
     /// Accepts and sends nothing.
     Silent,
-    /// It does not know the key.
+    /// It does not have the key.
     Unauthorized,
     /// Sends more than the protocol allows.
     Talks,
@@ -136,7 +136,7 @@ fn converse(stream: &mut TcpStream, manner: Manner, pings: &AtomicUsize) -> std:
                     stream.write_all(&hop::pong(number))?;
                 }
                 FromDialer::Open(_) => break,
-                FromDialer::Validated => panic!("nobody is to be proved"),
+                FromDialer::Validated => panic!("no client is to be validated"),
             },
         }
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::accept_mode::AcceptMode;
-use crate::control::{Denial, Denied};
+use crate::control::Denial;
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::opening::{Action, Arrival};
@@ -85,10 +85,8 @@ impl<I: Intercept> Worker<I> {
             return self.serve_syn_option(key, &flow, socket);
         }
         let now = self.now;
-        if self
-            .pending(key)
-            .is_none_or(|pending| pending.syn.is_none())
-        {
+        let pending = self.pending(key);
+        if pending.is_none_or(|pending| pending.syn.is_none()) {
             // The tuple belongs to the upstream side of another flow, which has no client here.
             return;
         }
@@ -168,14 +166,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Refuses a client: dropping its socket resets it.
     fn turn_away(&mut self, flow: Flow, denial: Denial) {
-        self.take_note(&Denied {
-            from: flow.client(),
-            flow: Some(flow),
-            encapsulation: None,
-            denial,
-            ahead_ms: None,
-            segment: None,
-        });
+        self.note_denial(flow.client(), Some(flow), None, denial);
     }
 
     /// Adds a flow whose client is validated. Returns its key.

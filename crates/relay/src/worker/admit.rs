@@ -94,7 +94,7 @@ impl<I: Intercept> Worker<I> {
             .get(&client_prefix(flow))
             .copied()
             .unwrap_or(0);
-        count < self.rules.half_open().per_prefix
+        count < self.rules.policy.half_open.per_prefix
     }
 
     fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
@@ -157,7 +157,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn open(&self, accept: AcceptMode, arrival: Arrival, rule: &LocalRule) -> Opening {
         let limits = Limits {
             connect: rule.rule.timeouts.connect,
-            expiry: self.rules.half_open().expiry,
+            expiry: self.rules.policy.half_open.expiry,
         };
         Opening::new(accept, arrival, limits, self.now)
     }
@@ -196,7 +196,7 @@ impl<I: Intercept> Worker<I> {
         if self.intercept.pass(flow, half_open).is_err() {
             return;
         }
-        let until = self.now + self.rules.half_open().expiry;
+        let until = self.now + self.rules.policy.half_open.expiry;
         self.passed.push_back((until, *flow, half_open));
         self.inject(syn.completed(), Direction::In);
     }
@@ -369,6 +369,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
+        // The error queue is gone with the socket, which is dropped at the end.
         let upstream = entry.sockets[Side::Upstream].take();
         let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
         if let (None, Some(preface)) = (icmp, &mut entry.preface) {
@@ -401,6 +402,7 @@ pub(super) fn client_prefix(flow: &Flow) -> [u8; 8] {
     let (client, _) = flow.addresses();
     let mut prefix = [0; 8];
     if flow.is_ipv4() {
+        // Four zeros and `ffff` of the mapped form keep it apart from IPv6.
         prefix[..7].copy_from_slice(&client[8..15]);
     } else {
         prefix.copy_from_slice(&client[..8]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flows that somebody asks for at an explicit listener: who may, to where, and
-//! by which way.
+//! Requests for flows at an explicit listener: which are granted, to which destinations, and by
+//! which route.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -39,7 +39,8 @@ use super::preface::{OPTIONS, Preface, ReadError, Requester, read_message};
 const HOPS_MAX: usize = 8192;
 /// What the token of a pending request has that no relay's has.
 pub(super) const TOKEN_PENDING_REQUEST: u64 = 1 << 60;
-/// An authenticated request counts for so long, and clocks may differ by as much.
+/// How long an authenticated request is valid, and how much clocks may differ. Hosts that use NTP
+/// differ by far less; a longer time means more requests to remember.
 const FRESH_MS: u64 = 30_000;
 /// Requests remembered, by all workers together: as many as may come in that
 /// time at two thousand in a second.
@@ -73,7 +74,7 @@ impl Default for ReplayGuard {
     }
 }
 
-/// Why somebody is denied, and of one that is for the time how far its clock seems to be ahead, in
+/// Why a request is denied, and of one that is for the time how far its clock seems to be ahead, in
 /// milliseconds.
 pub(super) struct Reason {
     denial: Denial,
@@ -91,23 +92,40 @@ impl From<Denial> for Reason {
     }
 }
 
-/// A flow that somebody asks for.
+/// A request for a flow.
 #[derive(Debug)]
 pub(super) struct ConnectRequest {
     /// The peer; `None` for a client of RFC 8803.
-    pub(super) peer: Option<NodeId>,
+    peer: Option<NodeId>,
     pub(super) connect: Connect,
-    /// It asks which TCP options there are, too.
-    pub(super) extensions: bool,
-    pub(super) from: SocketAddr,
+    /// It requests the list of TCP options, too.
+    extensions: bool,
+    from: SocketAddr,
 }
 
 impl ConnectRequest {
-    /// The segment that a denial is about, if it is about one.
-    pub(super) fn next_segment(&self, denial: Denial) -> Option<Segment> {
+    /// A request of a peer, or of a client of RFC 8803 (`None`).
+    pub(super) fn new(peer: Option<NodeId>, connect: Connect, from: SocketAddr) -> Self {
+        Self {
+            peer,
+            connect,
+            extensions: false,
+            from,
+        }
+    }
+
+    pub(super) fn peer(&self) -> Option<NodeId> {
+        self.peer
+    }
+
+    /// Why it is denied, with the segment if the denial is about one.
+    pub(super) fn denied(&self, denial: Denial) -> Reason {
         let next = self.connect.header.segments.split_first();
-        next.filter(|_| denial == Denial::Segment)
-            .map(|(segment, _)| segment)
+        let segment = next.filter(|_| denial == Denial::Segment);
+        Reason {
+            segment: segment.map(|(segment, _)| segment),
+            ..denial.into()
+        }
     }
 
     pub(super) fn requester(&self) -> Requester {
@@ -154,18 +172,19 @@ impl<I: Intercept> Worker<I> {
         self.keep_request(pending_request);
     }
 
-    /// Whether somebody at an address may have anything to ask: peers have keys, and may call from
+    /// Whether a sender at an address may have a request: peers have keys, and may connect from
     /// anywhere.
     fn may_request(&self, ip: IpAddr) -> bool {
         let chains = self.rules.chains();
         let has_keys = chains.me.is_some() && chains.peers.iter().any(|peer| peer.key.is_some());
-        has_keys || self.rules.access().admits(ip)
+        has_keys || self.rules.policy.access.admits(ip)
     }
 
     /// Gives a connection a place, and takes that of another if there is no more.
     fn count_source(&mut self, key: u64, from: SocketAddr) {
         let source = client_prefix(&Flow::new(from, from));
-        let is_known = self.rules.access().admits(from.ip()) || self.paces.knows(from.ip());
+        let access = &self.rules.policy.access;
+        let is_known = access.admits(from.ip()) || self.paces.is_of_peer(from.ip());
         if let Some(oldest) = self.places.in_the_way(source, is_known)
             && let Some(gone) = self.dismiss(oldest)
             && gone.is_silent()
@@ -210,7 +229,7 @@ impl<I: Intercept> Worker<I> {
         self.on_request_bytes(key);
     }
 
-    /// A connection has something to say.
+    /// Bytes have arrived on a connection without a flow.
     pub(super) fn on_request_bytes(&mut self, key: u64) {
         let now = self.now;
         let Some(pending_request) = self.pending_requests.get_mut(key) else {
@@ -242,15 +261,9 @@ impl<I: Intercept> Worker<I> {
             }
             RequestKind::Bad(refusal) => self.on_bad_request(key, &refusal),
             RequestKind::Request(head) => self.on_request(key, head),
-            RequestKind::Open(peer, connect) => self.on_connect_request(
-                key,
-                ConnectRequest {
-                    peer: Some(peer),
-                    connect: *connect,
-                    extensions: false,
-                    from,
-                },
-            ),
+            RequestKind::Open(peer, connect) => {
+                self.on_connect_request(key, ConnectRequest::new(Some(peer), *connect, from));
+            }
         }
     }
 
@@ -266,13 +279,10 @@ impl<I: Intercept> Worker<I> {
 
     /// A client or a node has sent a request.
     fn on_request(&mut self, key: u64, head: Box<Head>) {
-        let Some(from) = self
-            .pending_requests
-            .get(key)
-            .map(|pending_request| pending_request.from)
-        else {
+        let Some(pending_request) = self.pending_requests.get(key) else {
             return;
         };
+        let from = pending_request.from;
         if head.claim.is_none() {
             return self.on_unauthenticated(key, from, head);
         }
@@ -280,16 +290,7 @@ impl<I: Intercept> Worker<I> {
             Ok(peer) => {
                 self.welcome(key, peer);
                 if let Some(connect) = head.request.connect {
-                    let peer = Some(peer);
-                    self.on_connect_request(
-                        key,
-                        ConnectRequest {
-                            peer,
-                            connect,
-                            extensions: false,
-                            from,
-                        },
-                    );
+                    self.on_connect_request(key, ConnectRequest::new(Some(peer), connect, from));
                 }
             }
             Err(why) => self.refuse(key, None, Requester::Peer, why),
@@ -302,12 +303,15 @@ impl<I: Intercept> Worker<I> {
         let (Some(me), Some(claim)) = (chains.me, head.claim) else {
             return Err(Denial::AuthTag.into());
         };
+        // A request does not name its sender, so each key of that number is tried.
         let candidates = chains.peers.iter();
         let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
         let found = candidates.find_map(|peer| {
             let authentic = head.verify(peer.key.as_ref()?, me).ok()?;
             Some((peer.id, authentic))
         });
+        // Only then the window: a sender without a key must not fill it. All workers share it,
+        // since the kernel may give a repetition to another one.
         let (peer, authentic) = found.ok_or(Denial::AuthTag)?;
         let mut seen = self
             .replay_guard
@@ -320,10 +324,10 @@ impl<I: Intercept> Worker<I> {
         Ok(peer)
     }
 
-    /// A client of RFC 8803 asks.
+    /// A client of RFC 8803 has sent a request.
     fn on_unauthenticated(&mut self, key: u64, from: SocketAddr, head: Box<Head>) {
         let requester = Requester::CLIENT;
-        let access = self.rules.access();
+        let access = &self.rules.policy.access;
         if !access.admits(from.ip()) {
             return self.refuse(key, None, requester, Denial::Unauthorized);
         }
@@ -337,6 +341,7 @@ impl<I: Intercept> Worker<I> {
                 Some(cookie) if is_cookie_of(&self.replay_guard.secret, from.ip(), cookie) => {}
                 Some(_) => return self.refuse(key, None, requester, Denial::Cookie),
                 None => {
+                    // RFC 8803 §6.2.7: the client repeats its request with this cookie.
                     let fresh = cookie(&self.replay_guard.secret, from.ip()).into_bytes();
                     return self.answer_request(key, &encoded(ConvertError::MissingCookie(fresh)));
                 }
@@ -345,6 +350,8 @@ impl<I: Intercept> Worker<I> {
         let Some(pending_request) = self.pending_requests.get_mut(key) else {
             return;
         };
+        // The request was in the SYN (RFC 7413), whose source may be spoofed: without a tag it
+        // must not make a server work.
         if sys::is_handshaking(&pending_request.socket) {
             return pending_request.validate(head);
         }
@@ -359,28 +366,18 @@ impl<I: Intercept> Worker<I> {
         if let Some(error) = connect.unsupported(&OPTIONS) {
             return self.answer_request(key, &encoded(error));
         }
-        let peer = None;
-        self.on_connect_request(
-            key,
-            ConnectRequest {
-                peer,
-                connect,
-                extensions,
-                from,
-            },
-        );
+        let mut request = ConnectRequest::new(None, connect, from);
+        request.extensions = extensions;
+        self.on_connect_request(key, request);
     }
 
-    /// Somebody who may asks for a flow.
+    /// An authorized sender has requested a flow.
     fn on_connect_request(&mut self, key: u64, request: ConnectRequest) {
         let flow = request.flow();
         let (rule, onward) = match self.grant(&request, &flow) {
             Ok(granted) => granted,
             Err(denial) => {
-                let why = Reason {
-                    segment: request.next_segment(denial),
-                    ..denial.into()
-                };
+                let why = request.denied(denial);
                 return self.refuse(key, Some(flow), request.requester(), why);
             }
         };
@@ -395,13 +392,14 @@ impl<I: Intercept> Worker<I> {
         let Some(pending_request) = self.dismiss(key) else {
             return;
         };
+        // Strict: the reply to the requester takes the place of the answer to a held SYN.
         let accept = if validated {
             AcceptMode::LATE
         } else {
             AcceptMode::STRICT
         };
         if request.peer.is_none() && !rule.inherited {
-            // The connection works without, so let it.
+            // Best effort: the connection works without these settings.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
         let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
@@ -434,14 +432,13 @@ impl<I: Intercept> Worker<I> {
         self.carry_out_all(entry, Action::Try.into(), OPEN);
     }
 
-    /// Somebody has proved to be a peer: its connection is a hop, and gets the settings
+    /// A sender has proved to be a peer: its connection is a hop, and gets the settings
     /// of hops.
     fn welcome(&mut self, key: u64, peer: NodeId) {
-        let chains = self.rules.chains();
-        let known = chains.peer(peer).map(|index| &chains.peers[index]);
+        let known = self.rules.chains().find_peer(peer);
         if let (Some(pending_request), Some(known)) = (self.pending_requests.get(key), known) {
             let from = pending_request.from.ip();
-            // The connection works without, so let it.
+            // Best effort: the connection works without these settings.
             let _ = sys::apply(&pending_request.socket, &known.socket);
             self.on_caller(peer, from);
         }
@@ -463,7 +460,8 @@ impl<I: Intercept> Worker<I> {
         let header = &request.connect.header;
         let chains = self.rules.chains();
         self.rules
-            .access()
+            .policy
+            .access
             .permits(flow, sys::leads_here)
             .map_err(|_| Denial::Destination)?;
         if header.segments == SegmentList::RESOLVE {
@@ -488,6 +486,7 @@ impl<I: Intercept> Worker<I> {
                 NoNextHop::Loop => Denial::Loop,
                 NoNextHop::Unknown => Denial::Segment,
             })?;
+        // A client of RFC 8803 sends no guard: the flow begins here.
         let passed = match (header.guard, chains.me) {
             (Some(guard), Some(me)) => guard.passed_on(me),
             (_, me) => me.map(LoopGuard::new),
@@ -498,11 +497,11 @@ impl<I: Intercept> Worker<I> {
         Ok(Hops::new(vec![next_hop], passed))
     }
 
-    /// Where a flow may go of which a peer that holds no plan does not know it: as if it began here. It
-    /// does not go back, nor to a third that looks ways up.
+    /// Where a flow may go for a peer that holds no plan: as if it began here. It does not return
+    /// to that peer, nor go to a third node that looks routes up.
     fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Hops, Denial> {
         let chains = self.rules.chains();
-        let may = &self.rules.access().resolve;
+        let may = &self.rules.policy.access.resolve;
         let peer = request.peer.filter(|peer| may.contains(peer));
         let (peer, me) = peer.zip(chains.me).ok_or(Denial::Segment)?;
         let guard = match request.connect.header.guard {
@@ -526,7 +525,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Lets somebody go who asked for what it may not have.
+    /// Denies a request, and sends the reason.
     fn refuse(
         &mut self,
         key: u64,
@@ -553,29 +552,35 @@ impl<I: Intercept> Worker<I> {
         self.part(pending_request.socket, pending_request.from, why);
     }
 
-    /// Tells the client of a connection why it is closed, and closes it once it
-    /// has read it.
+    /// Sends the client of a connection the reason why it is closed, and closes it once the client
+    /// has read that.
     pub(super) fn part(&mut self, socket: OwnedFd, from: SocketAddr, why: &[u8]) {
         let pending_request = PendingRequest::refused(socket, from, why, self.now);
         self.keep_request(pending_request);
     }
 
     fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
+        self.note_denial(from, flow, Some(Encapsulation::Stream), why);
+    }
+
+    /// Counts and reports a denial.
+    pub(super) fn note_denial(
+        &mut self,
+        from: SocketAddr,
+        flow: Option<Flow>,
+        encapsulation: Option<Encapsulation>,
+        why: impl Into<Reason>,
+    ) {
         let why = why.into();
-        self.take_note(&Denied {
+        self.counters.denied[why.denial as usize].add(1);
+        self.journal.deny(&Denied {
             from,
             flow,
-            encapsulation: Some(Encapsulation::Stream),
+            encapsulation,
             denial: why.denial,
             ahead_ms: why.ahead_ms,
             segment: why.segment,
         });
-    }
-
-    /// Counts a denial, and tells of it.
-    pub(super) fn take_note(&mut self, denied: &Denied) {
-        self.counters.denied[denied.denial as usize].add(1);
-        self.journal.deny(denied);
     }
 
     /// Takes a pending request off the table that is not for the flow which its SYN has
@@ -587,8 +592,8 @@ impl<I: Intercept> Worker<I> {
         Some(pending_request)
     }
 
-    /// Who asked for a flow that is opening has something to say: that its client
-    /// is validated; or it has gone.
+    /// The requester of a flow that is opening has sent something: that its client is validated. Or
+    /// it is gone.
     pub(super) fn on_requester_ready(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -624,7 +629,7 @@ impl<I: Intercept> Worker<I> {
                 continue;
             };
             if pending_request.is_hop() {
-                // In order: its dialer is to suspect nothing.
+                // With a FIN: the dialer takes a reset for a node that crashed, and checks all hops.
                 let _ = sys::set_reset_on_close(&pending_request.socket, false);
             } else if pending_request.is_silent() && !draining {
                 self.deny(pending_request.from, None, Denial::Slow);
@@ -633,8 +638,8 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// Why an authentic request that was made then does not count. One that is fresh was there before, or
-/// is as old as others that were forgotten for want of room.
+/// Why an authentic request that was made then is not valid. A fresh one was received before, or is
+/// as old as others that were forgotten for lack of room.
 fn untimely(made_ms: u64, now_ms: u64) -> Reason {
     if made_ms.abs_diff(now_ms) <= FRESH_MS {
         return Denial::Replay.into();
@@ -647,7 +652,7 @@ fn untimely(made_ms: u64, now_ms: u64) -> Reason {
 }
 
 fn key_of(chains: &Chains, id: NodeId, key_id: u32) -> Option<Key> {
-    let peer = &chains.peers[chains.peer(id)?];
+    let peer = chains.find_peer(id)?;
     peer.key.clone().filter(|_| peer.key_id == key_id)
 }
 

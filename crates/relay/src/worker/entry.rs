@@ -110,6 +110,7 @@ pub(super) struct Entry {
 
 #[derive(Debug)]
 pub(super) enum State {
+    // Boxed, since most entries are open relays, and pay for the larger of the two.
     Opening(Box<Pending>),
     Open(Relay<Pipe, Box<[u8]>>),
 }

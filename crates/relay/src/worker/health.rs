@@ -60,6 +60,7 @@ impl Health {
 
     /// Makes flows that begin now use other routes for `time`.
     fn mark_down(&mut self, failure: Failure, time: Duration, now: Duration) {
+        // Bounds the table: peers and paths change with every plan.
         self.down.retain(|_, until| *until + REMEMBERED > now);
         self.down.insert(failure, now + time);
     }

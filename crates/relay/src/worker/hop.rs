@@ -85,6 +85,8 @@ impl Wanted<'_> {
     /// Binds the socket and returns the flow as the socket has it.
     fn bind(&self, socket: &Socket, keep: Kept) -> io::Result<(Flow, Kept)> {
         let (client, server) = (self.flow.client(), self.flow.server());
+        // `connect` picks a port that is free for this destination; `bind` needs one that is free
+        // for all, and a busy node would run out of those.
         if keep == Kept::Nothing && self.is_validated && self.translated.is_none() {
             return Ok((self.flow, keep));
         }
@@ -166,6 +168,7 @@ pub(super) fn is_taken(error: &io::Error) -> bool {
 /// The outcome for a failed connection attempt.
 pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
     match error.raw_os_error() {
+        // `ECONNRESET`: the server reset it between its SYN-ACK and this look at the error.
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => Outcome::UpstreamRefused,
         Some(libc::ETIMEDOUT) => Outcome::ConnectTimeout,
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Outcome::Internal,
@@ -176,6 +179,8 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
 /// The ICMP or ICMPv6 type and code that a router would send for `error`: a route that rejects, or
 /// a neighbour that does not answer.
 pub(super) fn no_route(error: &io::Error, ipv6: bool, neighbour: bool) -> Option<Icmp> {
+    // Unreachable network, host and prohibited (RFC 792, RFC 1812 §5.2.7.1); for IPv6 prohibited,
+    // address and no route (RFC 4443 §3.1).
     let (kind, code) = match (error.raw_os_error()?, ipv6) {
         (libc::ENETUNREACH, false) => (3, 0),
         (libc::EHOSTUNREACH, false) => (3, 1),

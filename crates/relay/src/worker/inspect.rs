@@ -5,13 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::Access;
 use crate::chain::Chains;
 use crate::control::{ChainState, Command, Ended, Known, PeerState, Phase, RelayDetail, RelayInfo};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
-use crate::policy::{Action, HalfOpenLimits, Policy, SideOptions};
+use crate::policy::{Action, Policy, SideOptions};
 use crate::relay::Bounds;
 use crate::side::Side;
 use crate::sys;
@@ -24,7 +23,7 @@ use super::{TICK, Worker};
 /// The current policy and the former one, to which pending events may refer.
 #[derive(Debug)]
 pub(super) struct Rules {
-    policy: Arc<Policy>,
+    pub(super) policy: Arc<Policy>,
     chains: Arc<Chains>,
     current: (u8, Vec<Rc<LocalRule>>),
     former: Option<(u8, Vec<Rc<LocalRule>>)>,
@@ -93,22 +92,9 @@ impl Rules {
         rules.any(|rule| !rule.accept.connects_at_syn())
     }
 
-    pub(super) fn half_open(&self) -> &HalfOpenLimits {
-        &self.policy.half_open
-    }
-
-    pub(super) fn strict_after_failure(&self) -> Duration {
-        self.policy.strict_after_failure
-    }
-
     /// Other nodes, as currently known.
     pub(super) fn chains(&self) -> &Chains {
         &self.chains
-    }
-
-    /// Which clients may use the explicit listeners.
-    pub(super) fn access(&self) -> &Access {
-        &self.policy.access
     }
 
     pub(super) fn relays_max(&self) -> usize {

@@ -105,7 +105,7 @@ impl<I: Intercept> Worker<I> {
     /// Opens a hop to a node, and requests the flow over it.
     ///
     /// # Errors
-    /// It could not be opened; the report says so of the node, if that is to blame.
+    /// It could not be opened; the report is about the node, if that is to blame.
     fn open_hop(&mut self, key: u64, via: Path, order: Try) -> Result<Sent, Option<Report>> {
         // The peer may have left the configuration since the next hops were selected.
         let peer = self.rules.chains().peer(via.peer).ok_or(None)?;
@@ -146,6 +146,7 @@ impl<I: Intercept> Worker<I> {
     /// Requests a flow over a hop that is open, if there is one.
     fn open_warm(&mut self, peer: usize, connect: &Connect) -> Option<Opened> {
         let warm = self.warm.as_mut()?;
+        // The peer may have closed a hop since the pool looked at it: the next one may be open.
         while let Some(mut hop) = warm.take(peer, &self.epoll, self.now) {
             let nonce = Nonce(sys::random());
             let now_ms = self.replay_guard.clock.now_ms();
@@ -186,7 +187,7 @@ impl<I: Intercept> Worker<I> {
             // The option and data of TCP Fast Open do not fit into one SYN.
             sys::connect(&socket, peer.address)?;
         } else {
-            let sent = sys::connect_saying(&socket, peer.address, &request)?;
+            let sent = sys::connect_with_data(&socket, peer.address, &request)?;
             request.drain(..sent);
         }
         self.counters.hops_cold.add(1);
@@ -275,7 +276,7 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// What the next node is asked for. `None` where a flow cannot be carried.
+/// The request to the next node. `None` where a flow cannot be carried.
 fn connect_for(flow: &Flow, segments: SegmentList, opening: &Opening) -> Option<Connect> {
     let mut connect = Connect::new(ChainHeader {
         destination: Endpoint::new(flow.server()).ok()?,
@@ -306,7 +307,7 @@ fn request_of(connect: &Connect, peer: &Peer, now_ms: u64) -> io::Result<Vec<u8>
 /// A socket for a hop to a peer.
 fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
     let socket = sys::upstream_socket(peer.address.is_ipv6(), mark)?;
-    // The connection works without, so let it.
+    // Best effort: the connection works without these settings.
     let _ = sys::apply(&socket, &peer.socket);
     Ok(socket)
 }

@@ -120,7 +120,11 @@ impl<I: Intercept> Worker<I> {
                 Action::LetIn(frame) => self.inject(frame.completed(), Direction::In),
                 Action::ResetServer(frame) => self.inject(frame.reset(), Direction::Out),
                 Action::Admit => self.admit_client(key),
-                Action::Answer => entry.answer(),
+                Action::Answer => {
+                    if entry.answer().is_err() {
+                        self.end(key, Outcome::Internal);
+                    }
+                }
                 Action::SendValidated => {
                     if entry.send_validated().is_err() {
                         self.end_with(key, Outcome::HopFailed, None);
@@ -223,7 +227,7 @@ impl<I: Intercept> Worker<I> {
     /// Forwards later SYNs of a held flow: its server has not answered this node.
     fn forward_later(&mut self, key: u64) {
         // The list of forwarded SYNs is in the order of their expiry.
-        let until = self.now + self.rules.half_open().expiry;
+        let until = self.now + self.rules.policy.half_open.expiry;
         let Some(pending) = self.pending(key) else {
             return;
         };
@@ -245,7 +249,7 @@ impl<I: Intercept> Worker<I> {
         };
         let flow = entry.flow;
         if entry.accept.becomes_strict() && blame == Blame::Them {
-            let period = self.rules.strict_after_failure();
+            let period = self.rules.policy.strict_after_failure;
             self.intercept.record_failure(&flow, period);
         }
         if entry.is_observed() && outcome != Outcome::UpstreamRefused {

@@ -36,7 +36,7 @@ pub(super) struct Paces {
 
 impl Paces {
     /// Whether the address is a peer's, configured or seen.
-    pub(super) fn knows(&self, ip: IpAddr) -> bool {
+    pub(super) fn is_of_peer(&self, ip: IpAddr) -> bool {
         self.sent.contains_key(&ip) || self.callers.contains_key(&ip)
     }
 
@@ -135,8 +135,7 @@ impl<I: Intercept> Worker<I> {
 
     /// A peer has connected from an address and has authenticated.
     pub(super) fn on_caller(&mut self, peer: NodeId, from: IpAddr) {
-        let chains = self.rules.chains();
-        let known = chains.peer(peer).map(|peer| &chains.peers[peer]);
+        let known = self.rules.chains().find_peer(peer);
         let is_new = known.is_some_and(|known| known.address.ip() != from)
             && self.paces.callers.get(&from) != Some(&peer);
         if is_new && self.paces.callers.len() < CALLERS_MAX {

@@ -19,14 +19,14 @@ use super::places::Number;
 use super::preface::{ReadError, read_message, send};
 
 /// How long a sender may take to send its request.
-pub(super) const ASK_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// How long a warm hop may be silent: its dialer pings far more often.
 const HOP_SILENT: Duration = Duration::from_secs(90);
 /// How long a refused client may take to read the reason.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes accepted from a refused client: more than a default receive buffer holds, so a client that
 /// sends more has read the reason and continued.
-const HEARD_MAX: usize = 8 << 20;
+const DISCARDED_MAX: usize = 8 << 20;
 /// The first bytes of a warm hop.
 const MAGIC: &[u8] = b"PHOP";
 
@@ -94,13 +94,14 @@ impl PendingRequest {
             stage: Stage::Silent(Vec::new()),
             place: None,
             syn_option: None,
-            until: now + ASK_WITHIN,
+            until: now + REQUEST_WITHIN,
         }
     }
 
     /// A connection on which the reason `why` is sent before it is closed: closing it at once would
     /// reset it, and the client might never read the reason.
     pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
+        // In this order: the FIN follows the reason, and a reset at close would discard both.
         let _ = send(&socket, why);
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
         let _ = sys::set_reset_on_close(&socket, false);
@@ -192,6 +193,8 @@ fn first_stage(
     received: &mut Vec<u8>,
     keys: &Keys<'_>,
 ) -> Result<Stage, RequestKind> {
+    // Four bytes and no more: the fixed header of Convert and the name of the hop protocol are as
+    // long.
     let gather = |bytes: &[u8]| -> Result<_, ()> {
         received.extend_from_slice(bytes);
         Ok(match MAGIC.len().checked_sub(received.len()) {
@@ -203,10 +206,12 @@ fn first_stage(
         })
     };
     read_message(socket, gather).map_err(RequestKind::from)?;
+    // Without a number this node has no peers: then the bytes are refused as no Convert.
     if received == MAGIC
         && let Some(me) = keys.me
     {
         let mut accepting = Accepting::new(me, Nonce(sys::random()));
+        // The magic alone is no whole hello, so this neither fails nor needs a key.
         let _ = accepting.feed(received, |_, _| None);
         return Ok(Stage::Hello(Box::new(accepting)));
     }
@@ -252,11 +257,13 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
 
 /// Waits for the end of a connection on which a reason was sent.
 fn discard(socket: &OwnedFd, received: &mut usize) -> RequestKind {
+    // Read, since Linux resets a connection that is closed with unread bytes, which discards the
+    // reason.
     let mut piece = [0; 4096];
     loop {
         match recv(socket.as_raw_fd(), &mut piece, MsgFlags::empty()) {
             Err(nix::errno::Errno::EAGAIN) => return RequestKind::Wait,
-            Ok(count) if count > 0 && *received < HEARD_MAX => *received += count,
+            Ok(count) if count > 0 && *received < DISCARDED_MAX => *received += count,
             Ok(_) | Err(_) => return RequestKind::Close { wrong: false },
         }
     }

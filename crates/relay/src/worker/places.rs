@@ -38,6 +38,7 @@ impl Places {
         let most = if is_known { OF_KNOWN } else { OF_UNAUTHORIZED };
         let of_source = self.sources.get(&source);
         let oldest = match of_source {
+            // Its own oldest: a source that sends many connections displaces no other's.
             Some(places) if places.len() >= most => places.first(),
             _ if self.taken.len() < PLACES => None,
             _ => self

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What nodes tell each other about a flow before its bytes.
+//! The messages of nodes about a flow before its bytes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::chain::{Path, Peer};
 use crate::flow::Flow;
 use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
-use crate::sys::{self, IcmpError};
+use crate::sys::{self, IcmpError, retry};
 
 use super::black_holes::Watch;
 use super::replay::Fallback;
@@ -26,22 +26,22 @@ const PIECE_BYTES: usize = posthaste_wire::convert::BYTES_MAX;
 /// TCP options that the kernel can put into a SYN (RFC 8803 §6.2.4).
 pub(super) const OPTIONS: [u8; 2] = [4, 8];
 
-/// Who asked for a flow, and so how it is answered.
+/// Which kind of sender requested a flow, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requester {
     /// Another node.
     Peer,
     /// A client of RFC 8803.
     Client {
-        /// It asked for TCP options, and so is told those of the server.
+        /// It requested TCP options, and so receives those of the server.
         options: bool,
-        /// It asked which TCP options there are.
+        /// It requested the list of TCP options.
         extensions: bool,
     },
 }
 
 impl Requester {
-    /// A client of RFC 8803 that wants to know no more than it must.
+    /// A client of RFC 8803 that has requested nothing beyond a connection.
     pub(super) const CLIENT: Self = Self::Client {
         options: false,
         extensions: false,
@@ -67,7 +67,7 @@ impl Requester {
     }
 }
 
-/// Reads what the next node says of a flow.
+/// Reads the next node's reply about a flow.
 #[derive(Debug)]
 pub(super) enum Expecting {
     /// In reply to a request with an authentication tag.
@@ -77,7 +77,7 @@ pub(super) enum Expecting {
 }
 
 impl Expecting {
-    /// What `peer` will say of `flow`.
+    /// The reply of `peer` about `flow`.
     pub(super) fn of(peer: &Peer, flow: &Flow) -> Self {
         match peer.key {
             Some(_) => Self::Reply(ReplyReader::default()),
@@ -88,7 +88,7 @@ impl Expecting {
         }
     }
 
-    /// Whether the node has said that it is working, or is of another make, which does not.
+    /// Whether the node has reported that it is working, or is of another make, which does not.
     pub(super) fn works(&self) -> bool {
         match self {
             Self::Reply(reader) => reader.working(),
@@ -102,13 +102,13 @@ impl Expecting {
             Self::Reply(reader) => Ok(reader.feed(bytes)?),
             Self::Answer { reader, ipv6 } => {
                 let answer = reader.feed(bytes)?;
-                Ok(answer.map(|answer| Reply::of_answer(&answer, *ipv6)))
+                answer.try_map(|answer| Ok(Reply::of_answer(&answer, *ipv6)))
             }
         }
     }
 }
 
-/// The next node said something else.
+/// The next node sent something else.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoReply {
     #[error(transparent)]
@@ -117,10 +117,10 @@ pub(super) enum NoReply {
     Answer(#[from] BadAnswer),
 }
 
-/// What is still to be said and heard.
+/// What is still to be sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Preface {
-    /// The flow was asked for at an explicit listener.
+    /// The flow was requested at an explicit listener.
     pub(super) requested: bool,
     /// The header in the SYN option that announced it, while the request for it has not come.
     pub(super) requested_in_syn: Option<Box<ChainHeader>>,
@@ -136,11 +136,11 @@ pub(super) struct Preface {
     pub(super) waits_since: Option<Duration>,
     /// How the flow goes on without that node.
     pub(super) fallback: Option<Box<Fallback>>,
-    /// When whoever waits for an answer is to hear that this node is working on it.
+    /// When to report to the requester that this node is working on it.
     pub(super) progress_due: Option<Duration>,
     /// Why the next node did not connect.
     pub(super) failed: Option<Reply>,
-    /// That node said so, and so has delivered nothing of the flow.
+    /// That node reported so, and so has delivered nothing of the flow.
     pub(super) undelivered: bool,
     /// The peers of hops whose flow has not sent its first bytes.
     pub(super) starting: Sides<Option<NodeId>>,
@@ -153,14 +153,14 @@ pub(super) struct Preface {
 }
 
 impl Preface {
-    /// Reads the reply from `upstream`, and passes it on to who asked. Afterwards
+    /// Reads the reply from `upstream`, and passes it on to the requester. Afterwards
     /// what comes are the flow's bytes.
     pub(super) fn receive(&mut self, upstream: &OwnedFd, downstream: &OwnedFd) -> io::Result<()> {
         let Some(expecting) = &mut self.expecting else {
             return Ok(());
         };
         let reply = match read_message(upstream, |bytes| expecting.feed(bytes)) {
-            // A write was told of the reset before.
+            // The kernel reports a reset once, and a write has received it.
             Err(ReadError::Gone) if sys::is_gone(upstream) => Err(ReadError::Reset),
             reply => reply,
         };
@@ -180,10 +180,23 @@ impl Preface {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         (self.expecting, self.fallback) = (None, None);
-        match self.requester.take() {
-            Some(requester) => send(downstream, &requester.answer(Reply::Connected, None)),
-            None => Ok(()),
-        }
+        self.answer(downstream, None)
+    }
+
+    /// Replies to the requester, if there is one, that the server has answered.
+    ///
+    /// # Errors
+    /// As [`send_before_bytes`].
+    pub(super) fn answer(
+        &mut self,
+        downstream: &OwnedFd,
+        upstream: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(requester) = self.requester.take() else {
+            return Ok(());
+        };
+        let answer = requester.answer(Reply::Connected, upstream);
+        send_before_bytes(downstream, &answer)
     }
 
     /// Whether another node has requested or announced the flow, and so may have another next hop for it.
@@ -211,7 +224,7 @@ impl Preface {
     }
 
     /// Takes note of what came with the reply. A node that refuses for reasons of its
-    /// own does not tell what became of the option.
+    /// own does not show what became of the option.
     pub(super) fn on_reply(&mut self, reply: Reply) {
         let Some(Expecting::Reply(reader)) = &self.expecting else {
             return;
@@ -247,14 +260,16 @@ pub(super) fn read_message<T, E>(
     let mut piece = [0; PIECE_BYTES];
     let mut count = 0;
     loop {
+        // As many as the parser misses: what follows is the flow's, and must stay in the socket for
+        // splice(2).
         let missing = match feed(&piece[..count]).map_err(ReadError::Wrong)? {
             Progress::NeedMore(missing) => missing.min(PIECE_BYTES),
             Progress::Done { value, .. } => return Ok(value),
         };
-        count = match recv(from.as_raw_fd(), &mut piece[..missing], MsgFlags::empty()) {
+        let into = &mut piece[..missing];
+        count = match retry(|| recv(from.as_raw_fd(), into, MsgFlags::empty())) {
             Ok(0) => return Err(ReadError::Gone),
             Ok(count) => count,
-            Err(Errno::EINTR) => 0,
             Err(Errno::EAGAIN) => return Err(ReadError::Incomplete),
             Err(Errno::ECONNRESET) => return Err(ReadError::Reset),
             Err(_) => return Err(ReadError::Lost),
@@ -270,6 +285,23 @@ pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+/// Sends a message that its receiver must have before the flow's bytes.
+///
+/// # Errors
+/// `ConnectionAborted` if the connection is open and did not take the whole message: the receiver
+/// would read the flow's bytes in place of the rest, so the flow must end. A connection that is
+/// gone is no error here: the relay detects it, and which side is to blame.
+pub(super) fn send_before_bytes(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    use io::ErrorKind::{ConnectionAborted, WouldBlock, WriteZero};
+    match send(to, message) {
+        // Not `WouldBlock`, which would make the relay wait and then go on without the message.
+        Err(error) if matches!(error.kind(), WouldBlock | WriteZero) => {
+            Err(ConnectionAborted.into())
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -321,8 +353,8 @@ mod tests {
         let (downstream, mut former) = connection();
         let mut preface = expecting(Some(Requester::Peer));
         let reply = Acceptor::reply(Reply::Connected);
-        let said = [&pong(1)[..], &reply, b"bytes"].concat();
-        for (at, byte) in said.iter().enumerate() {
+        let sent = [&pong(1)[..], &reply, b"bytes"].concat();
+        for (at, byte) in sent.iter().enumerate() {
             next.write_all(&[*byte]).unwrap();
             let received = preface.receive(&upstream, &downstream);
             let is_whole = at + 1 >= 8 + reply.len();
@@ -336,6 +368,30 @@ mod tests {
         UnixStream::from(upstream).read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"bytes");
         assert!(preface.requester.is_none() && preface.failed.is_none());
+    }
+
+    #[test]
+    fn reply_without_room_ends_flow() {
+        let (upstream, mut next) = connection();
+        let (downstream, _former) = connection();
+        while send(&downstream, &[0; 1 << 10]).is_ok() {}
+        while send(&downstream, &[0]).is_ok() {}
+        let mut preface = expecting(Some(Requester::Peer));
+        let reply = Acceptor::reply(Reply::Connected);
+        next.write_all(&[&reply[..], b"bytes"].concat()).unwrap();
+        let received = preface.receive(&upstream, &downstream);
+        assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionAborted));
+    }
+
+    #[test]
+    fn requester_that_left_is_the_relays() {
+        let (upstream, mut next) = connection();
+        let (downstream, former) = connection();
+        drop(former);
+        let mut preface = expecting(Some(Requester::Peer));
+        next.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
+        assert_eq!(kind(&preface.receive(&upstream, &downstream)), None);
+        assert_eq!(preface.answer(&downstream, None).ok(), Some(()));
     }
 
     #[test]
@@ -375,7 +431,11 @@ mod tests {
             let received = preface.receive(&upstream, &downstream);
             assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
             assert_eq!(preface.failed, Some(reply));
-            assert_eq!(preface.requester, Some(Requester::Peer), "it is told later");
+            assert_eq!(
+                preface.requester,
+                Some(Requester::Peer),
+                "it gets its reply later"
+            );
             let silent = (&former).read(&mut [0]).unwrap_err();
             assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
         }
@@ -383,15 +443,15 @@ mod tests {
 
     #[test]
     fn closed_or_invalid_next_node() {
-        for said in [&b""[..], b"\x04\0\0", b"HTTP/1.1 400"] {
+        for sent in [&b""[..], b"\x04\0\0", b"HTTP/1.1 400"] {
             let (upstream, mut next) = connection();
             let (downstream, _former) = connection();
-            next.write_all(said).unwrap();
+            next.write_all(sent).unwrap();
             drop(next);
             let mut preface = expecting(None);
             let received = preface.receive(&upstream, &downstream);
             assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
-            assert_eq!(preface.failed, Some(Reply::Failed), "{said:?}");
+            assert_eq!(preface.failed, Some(Reply::Failed), "{sent:?}");
         }
     }
 

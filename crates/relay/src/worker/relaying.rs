@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From two open connections to the end of a relay: carries out the steps of [`Relay`].
 
+use std::io;
 use std::time::Duration;
 
-use posthaste_wire::hop::Reply;
 use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
 use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready, Relay};
-use crate::side::Side;
+use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::entry::{Entry, State};
 use super::opening::OPEN;
-use super::preface::{reply_of_icmp, send};
+use super::preface::{reply_of_icmp, send_before_bytes};
 use super::replay::{Fallback, Held, Kept};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
@@ -65,14 +65,29 @@ impl Entry {
     }
 
     /// Replies to the requester, if there is one, that the server has answered.
-    pub(super) fn answer(&mut self) {
-        let requester = self.preface.as_mut();
-        let requester = requester.and_then(|preface| preface.requester.take());
-        if let (Some(requester), Some(downstream)) = (requester, &self.sockets[Side::Downstream]) {
-            let upstream = self.sockets[Side::Upstream].as_ref();
-            // If this fails its connection is gone, which the relay will detect.
-            let _ = send(downstream, &requester.answer(Reply::Connected, upstream));
+    ///
+    /// # Errors
+    /// As [`send_before_bytes`].
+    pub(super) fn answer(&mut self) -> io::Result<()> {
+        let Sides([Some(downstream), upstream]) = &self.sockets else {
+            return Ok(());
+        };
+        match &mut self.preface {
+            Some(preface) => preface.answer(downstream, upstream.as_ref()),
+            None => Ok(()),
         }
+    }
+
+    /// Sends what each end must receive before the bytes of the other.
+    fn send_prefaces(&mut self) -> io::Result<()> {
+        if !self.is_hopping() {
+            send_proxy_header(self)?;
+        }
+        // The next node's reply decides the answer, and is passed on when it arrives.
+        if self.awaits_reply() {
+            return Ok(());
+        }
+        self.answer()
     }
 }
 
@@ -85,11 +100,8 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        if !entry.is_hopping() {
-            send_proxy_header(entry);
-        }
-        if !entry.awaits_reply() {
-            entry.answer();
+        if entry.send_prefaces().is_err() {
+            return self.end(key, Outcome::Internal);
         }
         let is_again = entry.open_relay(&self.held, self.now);
         entry.watch_for_silence(self.now);
@@ -313,14 +325,12 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// Sends the server the PROXY protocol header before any byte of the client.
-fn send_proxy_header(entry: &Entry) {
-    if let (true, Some(upstream)) = (
-        entry.rule.rule.proxy_protocol,
-        &entry.sockets[Side::Upstream],
-    ) {
-        let mut header = Vec::new();
-        proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-        // If this fails the connection is gone, which the relay will detect.
-        let _ = send(upstream, &header);
-    }
+fn send_proxy_header(entry: &Entry) -> io::Result<()> {
+    let upstream = entry.sockets[Side::Upstream].as_ref();
+    let Some(upstream) = upstream.filter(|_| entry.rule.rule.proxy_protocol) else {
+        return Ok(());
+    };
+    let mut header = Vec::new();
+    proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+    send_before_bytes(upstream, &header)
 }

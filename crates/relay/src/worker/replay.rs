@@ -54,6 +54,7 @@ impl Kept {
             return;
         };
         let held = self.held.get() + more.len();
+        // All or nothing: with a part of them the next node would get a stream with a gap.
         if bytes.len() + more.len() > REPLAY_MAX || held > REPLAY_OF_ALL_MAX {
             return self.give_up();
         }

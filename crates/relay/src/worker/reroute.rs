@@ -68,7 +68,7 @@ impl<I: Intercept> Worker<I> {
     /// whether there is a route and all bytes were kept. With `repeat` it may be the same hop, once
     /// more. Call it only when no byte has arrived or can still arrive: the hop is reset.
     pub(super) fn reroute(&mut self, key: u64, repeat: bool) -> bool {
-        let (now, expiry) = (self.now, self.rules.half_open().expiry);
+        let (now, expiry) = (self.now, self.rules.policy.half_open.expiry);
         let Some(entry) = self.entries.live_mut(key) else {
             return false;
         };

@@ -5,14 +5,13 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
 
 use crate::pipes::{PIPE_BYTES, Pipe, Pipes};
 use crate::policy::SideOptions;
 use crate::relay::Io;
 use crate::side::{Side, Sides};
-use crate::sys;
+use crate::sys::{self, retry};
 
 use super::entry::DeferredOptions;
 use super::preface::Preface;
@@ -117,7 +116,8 @@ impl Io for SocketIo<'_> {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
         self.write_to(side, |socket_io| {
             let fd = socket_io.fd(side).as_raw_fd();
-            retry(|| send(fd, &socket_io.buffers.scratch[from..to], flags))
+            let bytes = &socket_io.buffers.scratch[from..to];
+            Ok(retry(|| send(fd, bytes, flags))?)
         })
     }
 
@@ -128,7 +128,7 @@ impl Io for SocketIo<'_> {
     fn write_held(&mut self, side: Side, kept: &Box<[u8]>, from: usize) -> io::Result<usize> {
         self.write_to(side, |socket_io| {
             let fd = socket_io.fd(side).as_raw_fd();
-            retry(|| send(fd, &kept[from..], MsgFlags::MSG_NOSIGNAL))
+            Ok(retry(|| send(fd, &kept[from..], MsgFlags::MSG_NOSIGNAL))?)
         })
     }
 
@@ -188,15 +188,6 @@ impl Io for SocketIo<'_> {
 /// Where the client's bytes are kept, if they are.
 fn fallback_of<'a>(preface: &'a mut Option<&mut Preface>) -> Option<&'a mut Fallback> {
     preface.as_mut()?.fallback.as_deref_mut()
-}
-
-fn retry(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(Errno::EINTR) => {}
-            result => return Ok(result?),
-        }
-    }
 }
 
 /// The assumptions of the relay about Linux, which the fake kernel imitates.
@@ -364,7 +355,7 @@ mod tests {
         }
         let mut waiting = [0; 8];
         let fd = socket_io.fd(Side::Upstream).as_raw_fd();
-        let peek = || retry(|| recv(fd, &mut waiting, MsgFlags::MSG_PEEK));
+        let peek = || Ok(retry(|| recv(fd, &mut waiting, MsgFlags::MSG_PEEK))?);
         until(peek, |bytes| matches!(bytes, Ok(6)));
         assert_eq!(next(), EpollFlags::EPOLLIN);
         assert_eq!(socket_io.read(Side::Upstream).unwrap(), 6);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows that the option of a SYN announces.
 //!
-//! The option says what the request behind it will ask for, so the flow is opened
+//! The option contains what the request behind it will contain, so the flow is opened
 //! a round trip of the hop earlier. It proves nothing: no byte of a flow moves, and
-//! no server completes a handshake, before the request has come and counts. Where
+//! no server completes a handshake, before the request has arrived and is valid. Where
 //! the option is lost, or not accepted, the request is granted as any other.
 
 use std::net::SocketAddr;
@@ -13,12 +13,11 @@ use std::time::Duration;
 use posthaste_wire::convert::Connect;
 use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
 use posthaste_wire::hop::ACCEPTED;
-use posthaste_wire::segments::Segment;
 use posthaste_wire::syn_option;
 
 use crate::accept_mode::AcceptMode;
 use crate::chain::{Encapsulation, Peer};
-use crate::control::{Denial, Denied};
+use crate::control::Denial;
 use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::frame::Frame;
@@ -31,20 +30,20 @@ use crate::syn_options::SynOptions;
 
 use super::Worker;
 use super::admit::one_less;
-use super::connect_request::ConnectRequest;
-use super::entry::Entry;
+use super::connect_request::{ConnectRequest, Reason};
+
 use super::opening::OPEN;
 use super::preface::{Preface, send};
 
 impl<I: Intercept> Worker<I> {
-    /// Somebody announces a flow who may not. Its connection goes on without.
+    /// An unauthorized sender announces a flow. Its connection continues without.
     pub(super) fn on_unauthorized(&mut self, event: &Event) {
         let header = header_in(&event.frame).ok();
         let flow = header.map(|header| flow_of(&header, event.flow.client()));
-        self.deny_syn_option(event.flow.client(), flow, Denial::Unauthorized, None);
+        self.deny_syn_option(event.flow.client(), flow, Denial::Unauthorized);
     }
 
-    /// A peer announces a flow. Its connection goes on whatever becomes of that.
+    /// A peer announces a flow. Its connection continues in any case.
     pub(super) fn on_syn_option(&mut self, event: &Event) {
         self.counters.syn_options_received.add(1);
         self.forget_former(&event.flow);
@@ -52,7 +51,7 @@ impl<I: Intercept> Worker<I> {
         let request = match self.read_syn_option(&event.frame, from) {
             Ok(request) => request,
             Err(denial) => {
-                self.deny_syn_option(from, None, denial, None);
+                self.deny_syn_option(from, None, denial);
                 return self.leave(event);
             }
         };
@@ -60,7 +59,7 @@ impl<I: Intercept> Worker<I> {
         let granted = match self.grant(&request, &flow) {
             Ok(granted) => granted,
             Err(denial) => {
-                self.deny_syn_option(from, Some(flow), denial, request.next_segment(denial));
+                self.deny_syn_option(from, Some(flow), request.denied(denial));
                 return self.leave(event);
             }
         };
@@ -70,6 +69,8 @@ impl<I: Intercept> Worker<I> {
             return self.leave(event);
         }
         let (rule, onward) = granted;
+        // Strict, so that the server's answer is held until a request with an authentication tag
+        // arrives.
         let mut opening = self
             .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
             .with_hops(onward);
@@ -89,8 +90,8 @@ impl<I: Intercept> Worker<I> {
         self.carry_out_all(key, Action::Try.into(), OPEN);
     }
 
-    /// What a SYN option says, if it is one of a peer. It has no room for a guard: whoever
-    /// sent it stands for the first node, and its SYN has the flow's TTL.
+    /// The request in a SYN option, if it is one of a peer. The option has no room for a guard: its
+    /// sender stands for the first node, and its SYN has the flow's TTL.
     fn read_syn_option(&self, syn: &Frame, from: SocketAddr) -> Result<ConnectRequest, Denial> {
         let peer = self.rules.chains().syn_option_peer(from.ip());
         let peer = peer.ok_or(Denial::Unauthorized)?.id;
@@ -102,41 +103,23 @@ impl<I: Intercept> Worker<I> {
             hop_limit: 0,
         }));
         let mut connect = Connect::new(header);
+        // The option proves nothing: whether the client is validated is in the request behind it.
         connect.validated = false;
-        Ok(ConnectRequest {
-            peer: Some(peer),
-            connect,
-            extensions: false,
-            from,
-        })
+        Ok(ConnectRequest::new(Some(peer), connect, from))
     }
 
-    fn deny_syn_option(
-        &mut self,
-        from: SocketAddr,
-        flow: Option<Flow>,
-        denial: Denial,
-        segment: Option<Segment>,
-    ) {
-        self.take_note(&Denied {
-            from,
-            flow,
-            encapsulation: Some(Encapsulation::SynOption),
-            denial,
-            ahead_ms: None,
-            segment,
-        });
+    fn deny_syn_option(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
+        self.note_denial(from, flow, Some(Encapsulation::SynOption), why);
     }
 
     /// Opens nothing at a SYN option. Its half-open entry stays for a while: by that a handshake with
     /// a SYN cookie finds the listener that made it.
     fn leave(&mut self, event: &Event) {
-        let until = self.now + self.rules.half_open().expiry;
+        let until = self.now + self.rules.policy.half_open.expiry;
         self.passed.push_back((until, event.flow, event.half_open));
     }
 
-    /// The handshake of a hop is complete whose SYN was a SYN option: the request is to
-    /// come.
+    /// The handshake of a hop is complete whose SYN had an option: the request will follow.
     pub(super) fn serve_syn_option(&mut self, key: u64, hop: &Flow, socket: OwnedFd) {
         self.opening.remove(hop);
         self.remember(hop);
@@ -155,18 +138,14 @@ impl<I: Intercept> Worker<I> {
         request: &ConnectRequest,
     ) -> Option<u64> {
         let key = self.pending_requests.get(pending_request)?.syn_option?;
-        let requested_in_syn = self
-            .entries
-            .get(key)?
-            .preface
-            .as_ref()?
-            .requested_in_syn
-            .as_ref()?;
+        let preface = self.entries.get(key)?.preface.as_ref()?;
+        let announced = preface.requested_in_syn.as_deref()?;
+        // The option has no guard: the one of the announcement was made from the TTL.
         let same = ChainHeader {
-            guard: requested_in_syn.guard,
+            guard: announced.guard,
             ..request.connect.header
         };
-        (request.peer.is_some() && same == **requested_in_syn).then_some(key)
+        (request.peer().is_some() && same == *announced).then_some(key)
     }
 
     /// Joins a request that is granted with the flow that was opened at its SYN option.
@@ -182,6 +161,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let watched = self.rewatch(key, Side::Downstream, &pending_request.socket);
+        // Before the reply, which may follow at once: after it the bytes are the flow's.
         if watched.is_err() || send(&pending_request.socket, &ACCEPTED).is_err() {
             return self.end(key, Outcome::ClientAbsent);
         }
@@ -193,7 +173,7 @@ impl<I: Intercept> Worker<I> {
         entry.sockets[Side::Downstream] = Some(pending_request.socket);
         if let Some(preface) = &mut entry.preface {
             preface.requested_in_syn = None;
-            preface.by = request.peer;
+            preface.by = request.peer();
             preface.requester = Some(request.requester());
             preface.progress_due = Some(now + WORKING_AFTER);
         }
@@ -212,12 +192,9 @@ impl<I: Intercept> Worker<I> {
 
     /// Ends an announced flow for which no request will come.
     pub(super) fn forsake(&mut self, syn_option: Option<u64>) {
-        if let Some(key) = syn_option
-            && self
-                .entries
-                .get(key)
-                .is_some_and(Entry::is_requested_in_syn)
-        {
+        let entry = syn_option.and_then(|key| Some((key, self.entries.get(key)?)));
+        // It may have begun by its request since.
+        if let Some((key, _)) = entry.filter(|(_, entry)| entry.is_requested_in_syn()) {
             self.end(key, Outcome::ClientAbsent);
         }
     }

@@ -29,7 +29,7 @@ impl<I: Intercept> Worker<I> {
         };
         let answered = relay.moved_from(Side::Upstream) > 0;
         let finished = outcome == Outcome::Finished && answered;
-        if !finished || !entry.is_in_transit() || !is_worth_asking(entry) {
+        if !finished || !entry.is_in_transit() || !is_worth_a_query(entry) {
             return None;
         }
         let leg = |side: Side| sys::leg(entry.sockets[side].as_ref()?).ok();
@@ -50,7 +50,7 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// Whether a relay may have saved or cost enough to query the kernel.
-fn is_worth_asking(entry: &Entry) -> bool {
+fn is_worth_a_query(entry: &Entry) -> bool {
     let Some(server) = entry.timers.answer.get() else {
         return false;
     };

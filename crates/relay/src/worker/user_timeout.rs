@@ -66,16 +66,13 @@ impl<I: Intercept> Worker<I> {
 
     /// The timeout of a side: of its rule, or of the peer at the other end of its hop.
     fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
-        let said = entry.preface.as_deref();
-        let peer = said.and_then(|said| match side {
-            Side::Downstream => said.by,
-            Side::Upstream => said.via.map(|via| via.peer),
+        let preface = entry.preface.as_deref();
+        let peer = preface.and_then(|preface| match side {
+            Side::Downstream => preface.by,
+            Side::Upstream => preface.via.map(|via| via.peer),
         });
         let chains = self.rules.chains();
-        let peer = peer
-            .and_then(|id| chains.peer(id))
-            .map(|index| &chains.peers[index]);
-        let options = match peer {
+        let options = match peer.and_then(|id| chains.find_peer(id)) {
             Some(peer) => &peer.socket,
             None => entry.rule.rule.sides()[side],
         };

@@ -10,7 +10,7 @@ use crate::gather::Gather;
 /// TCP has them, or they belong to one connection.
 const UNANNOUNCED: [u8; 6] = [0, 1, 2, 3, 5, 29];
 
-/// The answer to a [`Request`](super::Request). One without anything says
+/// The answer to a [`Request`](super::Request). One without any TLV reports
 /// that the connection to the server stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -52,23 +52,18 @@ impl Answer {
         Ok(message.finish())
     }
 
-    /// Reads an answer from the front of `bytes`. Asks for no more than the
-    /// answer has.
+    /// Reads an answer from the front of `bytes`. Never needs more bytes than
+    /// the answer has.
     ///
     /// # Errors
     /// It is none: the client resets the connection.
     pub fn parse(bytes: &[u8]) -> Result<Progress<Self>, BadAnswer> {
-        let (value, consumed) = match tlv::body(bytes)? {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (value, consumed),
-        };
-        let mut answer = Self::default();
-        for tlv in tlv::Tlvs::new(value) {
-            answer.take(tlv.map_err(|none| BadAnswer::Malformed { at: none.at })?)?;
-        }
-        Ok(Progress::Done {
-            value: answer,
-            consumed,
+        tlv::body(bytes)?.try_map(|body| {
+            let mut answer = Self::default();
+            for tlv in tlv::Tlvs::new(body) {
+                answer.take(tlv.map_err(|none| BadAnswer::Malformed { at: none.at })?)?;
+            }
+            Ok(answer)
         })
     }
 
@@ -78,6 +73,7 @@ impl Answer {
         } = tlv;
         let before = match kind {
             tlv::SUPPORTED_TCP_EXTENSIONS => {
+                // A converter must not announce some kinds; a client has no use for them.
                 let kinds = announced(behind_zeros(value));
                 self.extensions.replace(kinds).is_some()
             }

@@ -42,6 +42,7 @@ impl Chain {
             ..
         } = &connect.header;
         let message = source.is_some() || !segments.is_empty() || guard.is_some();
+        // Other converters reject a private TLV, so a request that can do without has none.
         let needed = message || claim.is_some() || !connect.validated;
         needed.then_some(Self {
             source,
@@ -73,12 +74,13 @@ impl Chain {
             value.extend(claim.key_id.to_be_bytes());
             value.extend(claim.timestamp_ms.to_be_bytes());
             value.extend(claim.nonce.0);
+            // The code covers the whole request, this field included, so it is zero until then.
             value.extend([0; MAC_BYTES]);
         }
         value
     }
 
-    /// Reads what follows type and length. An error says what is wrong.
+    /// Reads what follows type and length. An error describes what is wrong.
     pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "a chain TLV of a wrong length";
         let authenticated = match value.len() + 2 {
@@ -91,6 +93,7 @@ impl Chain {
             return Err("a chain TLV of an unknown version");
         }
         let flags = bytes.u8().ok_or(SHORT)?;
+        // A flag of a later version may change what the request means: refusing is safe.
         if flags & !(FLAG_SOURCE | FLAG_GUARD | FLAG_UNVALIDATED) != 0 {
             return Err("a chain TLV with unknown flags");
         }
@@ -126,6 +129,8 @@ fn read_segments(bytes: &mut Bytes<'_>) -> Option<Result<SegmentList, &'static s
 fn read_guard(is_set: bool, guard: (u16, u8)) -> Result<Option<LoopGuard>, &'static str> {
     match (is_set, guard) {
         (false, (0, 0)) => Ok(None),
+        // One spelling for each request: ignored bytes would be passed on, and differ between
+        // versions.
         (false, _) => Err("a loop guard that is not announced"),
         (true, (origin, hop_limit)) => {
             let origin = NodeId::new(origin.into()).ok_or("a loop guard without a node")?;

@@ -5,13 +5,14 @@
 use std::net::IpAddr;
 
 use crate::auth::{Key, MAC_BYTES};
+use crate::header::mapped;
 
 /// What a cookie begins with, so that it can be taken for no authentication tag.
 const DOMAIN: &[u8; 16] = b"posthaste cookie";
 
 /// The cookie of the client at `address`. `key` is the converter's own secret.
 pub fn cookie(key: &Key, address: IpAddr) -> String {
-    let code = key.mac(&[DOMAIN, &octets(address)]);
+    let code = key.mac(&[DOMAIN, &mapped(address)]);
     code.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -19,11 +20,12 @@ pub fn cookie(key: &Key, address: IpAddr) -> String {
 /// wherever it is wrong.
 pub fn is_cookie_of(key: &Key, address: IpAddr, cookie: &[u8]) -> bool {
     let code = std::str::from_utf8(cookie).ok().and_then(bytes_of);
-    code.is_some_and(|code| key.matches(&[DOMAIN, &octets(address)], &code))
+    code.is_some_and(|code| key.matches(&[DOMAIN, &mapped(address)], &code))
 }
 
 /// The bytes that a text of lower-case hexadecimal digits stands for.
 fn bytes_of(text: &str) -> Option<[u8; MAC_BYTES]> {
+    // One spelling for each cookie; `from_str_radix` alone would take upper case and signs, too.
     let digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     if text.len() != 2 * MAC_BYTES || !text.as_bytes().iter().all(digit) {
         return None;
@@ -33,13 +35,6 @@ fn bytes_of(text: &str) -> Option<[u8; MAC_BYTES]> {
         *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
     }
     Some(bytes)
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ const DESTINATION_UNREACHABLE: u8 = 97;
 /// the zero that aligns the echo.
 const ECHO_BYTES_MAX: usize = BYTES_MAX - HEADER_BYTES - 4;
 
-/// Why a converter does not do what it was asked for. After sending one it
-/// closes, and must not reset at once, or the client may never read it.
+/// Why a converter does not grant a request. After sending one it closes, and
+/// must not reset at once, or the client may never read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvertError {
     /// 0: of another version than those listed.
@@ -80,6 +80,7 @@ impl ConvertError {
         let mut write = |value: &[u8]| to.tlv(tlv::ERROR, &[&code, value]);
         match self {
             Self::MalformedMessage(echo) | Self::UnsupportedMessage(echo) => {
+                // The TLV may be as long as a whole message, which leaves no room for this header.
                 let echo = &echo[..echo.len().min(ECHO_BYTES_MAX)];
                 to.tlv(tlv::ERROR, &[&code, &[0], echo])
             }

@@ -5,7 +5,7 @@
 use super::chain::{self, Chain};
 use super::request::{AUTHENTICATION, DOMAIN, IGNORED};
 use super::tlv::{self, BadHeader, NoTlv, Tlv, Tlvs, behind_zeros};
-use super::{Connect, ConvertError, Request, TcpRequest, VERSION};
+use super::{Connect, ConvertError, HEADER_BYTES, Request, TcpRequest, VERSION};
 use crate::Progress;
 use crate::auth::{AuthError, Authentic, Claim, Key, MAC_BYTES};
 use crate::bytes::Bytes;
@@ -16,9 +16,9 @@ use crate::tcp_option::{BrokenOption, TcpOption, TcpOptions};
 /// A request as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it asks for.
+    /// The request itself.
     pub request: Request,
-    /// What it says of its authentication tag.
+    /// What it contains about its authentication tag.
     pub claim: Option<Claim>,
     bytes: Vec<u8>,
     /// Where in `bytes` the code is.
@@ -26,40 +26,38 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads a request from the front of `bytes`. Asks for no more than the
-    /// request has; what follows it is the client's data for the server.
+    /// Reads a request from the front of `bytes`. Never needs more bytes than
+    /// the request has; what follows it is the client's data for the server.
     ///
     /// # Errors
     /// There is none, or it cannot be granted: [`Refusal::answer`] goes back.
     pub fn parse(bytes: &[u8]) -> Result<Progress<Self>, Refusal> {
-        let (body, consumed) = match tlv::body(bytes)? {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (value, consumed),
-        };
-        let mut head = Self {
-            request: Request::default(),
-            claim: None,
-            bytes: bytes.get(..consumed).unwrap_or_default().to_vec(),
-            mac_at: 0,
-        };
-        let mut chain = None;
-        for tlv in Tlvs::new(body) {
-            let tlv = tlv?;
-            head.request.take(&tlv, &mut chain)?;
-            if tlv.kind == chain::KIND {
-                head.mac_at = tlv.at + chain::MAC_AT;
+        tlv::body(bytes)?.try_map(|body| {
+            // Kept as received: the code covers these bytes, not a new encoding of what they mean.
+            let whole = bytes.get(..HEADER_BYTES + body.len());
+            let mut head = Self {
+                request: Request::default(),
+                claim: None,
+                bytes: whole.unwrap_or_default().to_vec(),
+                mac_at: 0,
+            };
+            let mut chain = None;
+            for tlv in Tlvs::new(body) {
+                let tlv = tlv?;
+                head.request.take(&tlv, &mut chain)?;
+                if tlv.kind == chain::KIND {
+                    // Also without a tag in this TLV: `verify` needs a claim first, which only a
+                    // TLV with room has.
+                    head.mac_at = tlv.at + chain::MAC_AT;
+                }
             }
-        }
-        head.adopt(chain)?;
-        Ok(Progress::Done {
-            value: head,
-            consumed,
+            head.adopt(chain)?;
+            Ok(head)
         })
     }
 
-    /// Checks that the request was made by somebody with `key`, for the node
-    /// `me`. Whether it is fresh is for the
-    /// [replay window](crate::replay::ReplayWindow) to say.
+    /// Checks that a node with `key` made the request, for the node `me`. The
+    /// [replay window](crate::replay::ReplayWindow) checks that it is fresh.
     ///
     /// # Errors
     /// There is no authentication tag, or it is wrong.
@@ -67,6 +65,7 @@ impl Head {
         let claim = self.claim.ok_or(AuthError::Missing)?;
         let (before, rest) = self.bytes.split_at(self.mac_at);
         let (mac, after) = rest.split_first_chunk().ok_or(AuthError::Missing)?;
+        // The number of this node is not sent: a request for another node has another code.
         let parts = [DOMAIN, &me.to_bytes()[..], before, &[0; MAC_BYTES], after];
         if !key.matches(&parts, mac) {
             return Err(AuthError::Wrong);
@@ -77,10 +76,10 @@ impl Head {
         })
     }
 
-    /// Puts what our TLV says beside what the Connect TLV says.
+    /// Adds the fields of our TLV to those of the Connect TLV.
     fn adopt(&mut self, chain: Option<Chain>) -> Result<(), Refusal> {
         let Some(connect) = &mut self.request.connect else {
-            // Nothing is asked for, or a way and not where to.
+            // An empty request, or a route without a destination.
             return match (chain, self.request.wants_extensions) {
                 (None, true) => Ok(()),
                 _ => Err(Refusal::of_all(Problem::NothingRequested)),
@@ -98,7 +97,7 @@ impl Head {
 }
 
 impl Request {
-    /// Takes what a TLV says.
+    /// Takes the fields of a TLV.
     fn take(&mut self, tlv: &Tlv<'_>, chain: &mut Option<Chain>) -> Result<(), Refusal> {
         let &Tlv {
             at, kind, value, ..
@@ -149,6 +148,7 @@ impl Connect {
             });
         }
         if !IGNORED.contains(&kind) {
+            // Refused here: the converter could not build the SYN that the client relies on.
             let option = TcpRequest::new(kind, value.to_vec())
                 .ok_or_else(|| tlv.malformed(Problem::TcpOptionTooLong { at: tlv.at, kind }))?;
             self.options.push(option);
@@ -298,8 +298,8 @@ pub enum Problem {
         /// The option's kind.
         kind: u8,
     },
-    /// The TCP authentication option is asked for (§7.7).
-    #[error("the TCP authentication option is asked for at byte {at}")]
+    /// The TCP authentication option is requested (§7.7).
+    #[error("the TCP authentication option is requested at byte {at}")]
     Authentication {
         /// Where the TLV begins.
         at: usize,
@@ -314,7 +314,7 @@ pub enum Problem {
     },
     /// Neither a connection nor the converter's extensions, or a chain
     /// without a destination.
-    #[error("nothing is asked for")]
+    #[error("the request is empty")]
     NothingRequested,
 }
 

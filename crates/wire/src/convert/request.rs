@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client asks a converter for, and how it is written.
+//! The requests of clients to converters, and how they are written.
 
 use super::ConvertError;
 use super::chain::{self, Chain};
@@ -20,7 +20,7 @@ pub(super) const AUTHENTICATION: u8 = 29;
 /// What an authentication tag begins with, so that none can be taken for another kind's.
 pub(super) const DOMAIN: &[u8; 16] = b"posthaste head 1";
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Which TCP options the converter can send to servers (§6.2.3).
@@ -37,11 +37,11 @@ pub struct Request {
 pub struct Connect {
     /// Where to, from whom, and by which way.
     pub header: ChainHeader,
-    /// TCP options for the SYN to the server. Whether it is able to send them
-    /// is for the converter to say: see [`Connect::unsupported`].
+    /// TCP options for the SYN to the server. The converter checks whether it
+    /// can send them: see [`Connect::unsupported`].
     pub options: Vec<TcpRequest>,
     /// The client is known to exist: what follows the request are the flow's
-    /// bytes. If not, [`VALIDATED`](crate::hop::PROVED) comes before them, and the
+    /// bytes. If not, [`VALIDATED`](crate::hop::VALIDATED) comes before them, and the
     /// handshake with the server must not be completed sooner.
     pub validated: bool,
 }
@@ -87,7 +87,7 @@ pub struct TcpRequest {
 impl TcpRequest {
     /// The option `kind`, with a value that the server is to see, or with an
     /// empty one for the converter to make. `None` for kinds that cannot be
-    /// asked for (0, 1, 2, 3, 5, 29) and values of more than 38 bytes, which
+    /// requested (0, 1, 2, 3, 5, 29) and values of more than 38 bytes, which
     /// no TCP header has room for.
     pub fn new(kind: u8, value: Vec<u8>) -> Option<Self> {
         let meaningless = kind <= KIND_NOP || kind == AUTHENTICATION || IGNORED.contains(&kind);
@@ -138,6 +138,7 @@ impl Request {
             message.tlv(tlv::COOKIE, &[&[0; 2], cookie])?;
         }
         let mut bytes = message.finish();
+        // Last, since the code covers the length in the fixed header, which `finish` writes.
         if let (Some(auth), Some(at)) = (auth, mac_at) {
             let mac = auth.key.mac(&[DOMAIN, &auth.receiver.to_bytes(), &bytes]);
             bytes[at..at + MAC_BYTES].copy_from_slice(&mac);

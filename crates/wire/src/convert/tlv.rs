@@ -28,6 +28,7 @@ pub(super) fn body(bytes: &[u8]) -> Result<Progress<&[u8]>, BadHeader> {
     let (Some(version), Some(words), Some(magic)) = (header.u8(), header.u8(), header.u16()) else {
         return Ok(Progress::NeedMore(HEADER_BYTES - bytes.len()));
     };
+    // Before the version: only a peer of this protocol understands an answer about versions.
     if magic != MAGIC {
         return Err(BadHeader::NotConvert);
     }
@@ -73,6 +74,8 @@ impl<'a> Tlvs<'a> {
 
     fn tlv(&self) -> Option<Tlv<'a>> {
         let (&kind, &words) = (self.rest.first()?, self.rest.get(1)?);
+        // A length of zero words has no type either: `whole.get(2..)` below refuses it, or the
+        // iterator would stand still.
         let whole = self.rest.get(..usize::from(words) * WORD)?;
         let (at, value) = (self.at, whole.get(2..)?);
         Some(Tlv {
@@ -141,6 +144,7 @@ impl Writer {
     pub(super) fn tlv(&mut self, kind: u8, parts: &[&[u8]]) -> Result<(), TooLong> {
         let value: usize = parts.iter().map(|part| part.len()).sum();
         let words = (2 + value).div_ceil(WORD);
+        // Before anything is written, so that a message never ends within a TLV.
         if self.0.len() + words * WORD > BYTES_MAX {
             return Err(TooLong);
         }

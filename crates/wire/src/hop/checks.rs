@@ -49,7 +49,7 @@ fn check_frame(frame: &Frame) {
     }
 }
 
-/// Nobody gets through a handshake by chance.
+/// No input completes a handshake by chance.
 fn check_handshake(bytes: &[u8]) {
     let mut accepting = Accepting::new(node(1), Nonce([1; 16]));
     let found = accepting.feed(bytes, |_, _| Some(Key::new(KEY)));

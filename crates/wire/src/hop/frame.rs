@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both ends say after the handshake: a type, a zero and a length, and so
+//! What both ends send after the handshake: a type, a zero and a length, and so
 //! many bytes.
 
 use crate::Progress;
@@ -35,6 +35,8 @@ impl Frame {
             return Ok(Progress::NeedMore(HEAD_BYTES - bytes.len()));
         };
         let length = usize::from(length);
+        // By type, before the payload is waited for: a peer cannot have the receiver store more
+        // than the longest message of that type.
         let lengths = match kind {
             PING | PONG => TOKEN_BYTES..=TOKEN_BYTES,
             OPEN => convert::HEADER_BYTES..=convert::BYTES_MAX,

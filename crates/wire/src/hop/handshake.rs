@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each end proves to the other that it knows their key.
+//! Each end proves to the other that it has their key.
 
 use super::Session;
 use crate::Progress;
@@ -64,16 +64,13 @@ impl Dialing {
     /// The other end is not the peer.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Dialed>, HandshakeError> {
         let challenge = self.gather.feed(input, message::<CHALLENGE_BYTES>)?;
-        let (value, consumed) = match challenge {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (self.dialed(&value)?, consumed),
-        };
-        Ok(Progress::Done { value, consumed })
+        challenge.try_map(|challenge| self.dialed(&challenge))
     }
 
     fn dialed(&self, challenge: &[u8; CHALLENGE_BYTES]) -> Result<Dialed, HandshakeError> {
         let mut bytes = Bytes::new(&challenge[MAGIC.len()..]);
         let peer = node(&mut bytes)?;
+        // Operators may use one key for several peers: the code alone does not name the peer.
         if peer != self.peer {
             return Err(HandshakeError::WrongPeer { peer });
         }
@@ -103,7 +100,7 @@ pub struct Dialed {
     pub session: Session,
 }
 
-/// The end that accepted the connection, until it knows who dialed.
+/// The end that accepted the connection, until the hello names the dialer.
 #[derive(Clone, Debug)]
 pub struct Accepting {
     me: NodeId,
@@ -132,11 +129,7 @@ impl Accepting {
         find_key: impl FnOnce(NodeId, u32) -> Option<Key>,
     ) -> Result<Progress<Challenged>, HandshakeError> {
         let hello = self.gather.feed(input, message::<HELLO_BYTES>)?;
-        let (value, consumed) = match hello {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (self.challenged(&value, find_key)?, consumed),
-        };
-        Ok(Progress::Done { value, consumed })
+        hello.try_map(|hello| self.challenged(&hello, find_key))
     }
 
     fn challenged(
@@ -147,6 +140,8 @@ impl Accepting {
         let mut bytes = Bytes::new(&hello[MAGIC.len()..]);
         let peer = node(&mut bytes)?;
         let (_nonce, key_id) = (bytes.array::<16>(), bytes.u32().unwrap_or(0));
+        // An attacker could otherwise return this node's own hello to it on a second connection,
+        // and have it compute the code that the first one needs.
         if peer == self.me {
             return Err(HandshakeError::Myself);
         }
@@ -191,18 +186,16 @@ impl Challenged {
     /// Takes the response from the front of `input`, and not a byte more.
     ///
     /// # Errors
-    /// The other end does not know the key.
+    /// The other end does not have the key.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Session>, HandshakeError> {
-        let response = self
-            .gather
-            .feed(input, exactly::<MAC_BYTES, HandshakeError>)?;
-        if let Progress::Done { value, .. } = &response {
+        let response = self.gather.feed(input, exactly::<MAC_BYTES, _>)?;
+        response.try_map(|code| {
             let parts: [&[u8]; 3] = [BY_DIALER, &self.hello, &self.challenge];
-            if !self.key.matches(&parts, value) {
-                return Err(HandshakeError::WrongCode);
-            }
-        }
-        Ok(response.map(|_| self.session.clone()))
+            let is_right = self.key.matches(&parts, &code);
+            is_right
+                .then(|| self.session.clone())
+                .ok_or(HandshakeError::WrongCode)
+        })
     }
 }
 
@@ -238,7 +231,7 @@ fn node(bytes: &mut Bytes<'_>) -> Result<NodeId, HandshakeError> {
     id.ok_or(HandshakeError::NoNode)
 }
 
-/// Why there is no hop. The connection is closed without a word.
+/// Why there is no hop. The connection is closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The other end speaks something else.
@@ -248,27 +241,27 @@ pub enum HandshakeError {
     #[error("the other end speaks version {0} of the protocol of hops")]
     Version(u8),
     /// It is node 0, which is none.
-    #[error("the other end does not say which node it is")]
+    #[error("the other end does not report which node it is")]
     NoNode,
     /// It is not the node that was dialed.
     #[error("the other end is node {peer}, which was not dialed")]
     WrongPeer {
-        /// Who it says it is.
+        /// Which node it reports to be.
         peer: NodeId,
     },
-    /// It says that it is this node: a loop, or a reflection.
+    /// It reports to be this node: a loop, or a reflection.
     #[error("the other end has the id of this node")]
     Myself,
     /// No key is shared with it under this number.
     #[error("no key {key_id} is shared with node {peer}")]
     NoKey {
-        /// Who it says it is.
+        /// Which node it reports to be.
         peer: NodeId,
         /// Which key it would use.
         key_id: u32,
     },
-    /// It does not know the key.
-    #[error("the other end does not know the key")]
+    /// It does not have the key.
+    #[error("the other end does not have the key")]
     WrongCode,
 }
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::bytes::Bytes;
 use crate::convert::{Answer, ConvertError};
+use crate::header::mapped;
 
 /// Bytes of a reply, without the frame's head.
 pub(super) const BYTES: usize = 20;
@@ -66,7 +67,7 @@ impl Reply {
     }
 
     /// The same for a client that speaks Convert (RFC 8803 §6.2.8), which
-    /// tells fewer cases apart. `None` when there is no error.
+    /// distinguishes fewer cases. `None` when there is no error.
     pub fn as_convert_error(self) -> Option<ConvertError> {
         Some(match self {
             Self::Connected => return None,
@@ -81,13 +82,14 @@ impl Reply {
     }
 
     /// What a converter's answer is among nodes. The family of the destination
-    /// tells ICMP from ICMPv6, of which RFC 8803 has only the code of "destination
-    /// unreachable".
+    /// distinguishes ICMP from ICMPv6, of which RFC 8803 has only the code of
+    /// "destination unreachable".
     pub fn of_answer(answer: &Answer, ipv6: bool) -> Self {
         match &answer.error {
             None => Self::Connected,
             Some(ConvertError::ConnectionReset) => Self::Refused,
             Some(ConvertError::DestinationUnreachable(code)) => Self::Unreachable(Icmp {
+                // "Destination unreachable" of RFC 4443 §3.1 and of RFC 792.
                 kind: if ipv6 { 1 } else { 3 },
                 code: *code,
                 offender: None,
@@ -104,11 +106,8 @@ impl Reply {
         if let Self::Unreachable(icmp) = self {
             bytes[1] = icmp.kind;
             bytes[2] = icmp.code;
-            bytes[4..].copy_from_slice(&match icmp.offender {
-                None => [0; 16],
-                Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
-                Some(IpAddr::V6(v6)) => v6.octets(),
-            });
+            // The unspecified address stands for none: no router sends from it.
+            bytes[4..].copy_from_slice(&icmp.offender.map_or([0; 16], mapped));
         }
         bytes
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may say what, and when: the two ends of a hop after the handshake,
+//! Which end may send what, and when: the two ends of a hop after the handshake,
 //! until the flow's own bytes begin.
 
 use super::frame::{self, Frame, FrameError};
@@ -10,7 +10,7 @@ use crate::convert::{Connect, Head, Problem, Request, TooLong};
 use crate::gather::Gather;
 
 /// What is sent when the client has proved that it exists, unless the request
-/// [said so](Connect::proved). The flow's bytes follow.
+/// [stated it](Connect::validated). The flow's bytes follow.
 pub const VALIDATED: [u8; 4] = [frame::VALIDATED, 0, 0, 0];
 
 /// What the acceptor of a connection for one flow sends before its reply, when an
@@ -41,7 +41,7 @@ fn with_token(kind: u8, token: u32) -> [u8; 8] {
 enum State {
     /// It waits for a flow.
     Idle,
-    /// The flow is open, and something is still to be said about it: at the
+    /// The flow is open, and one frame about it is still to come: at the
     /// dialer's end the reply, at the acceptor's the client's proof.
     Opened,
     /// From here on bytes are the flow's.
@@ -56,7 +56,7 @@ pub struct Dialer {
     gather: Gather,
 }
 
-/// What the acceptor said.
+/// What the acceptor sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromAcceptor {
     /// It is alive, and answers the ping with this number.
@@ -110,26 +110,24 @@ impl Dialer {
     /// Takes one frame from the front of `input`, and not a byte more.
     ///
     /// # Errors
-    /// The acceptor said what it may not say. Also after its reply: what
+    /// The acceptor sent what it may not send. Also after its reply: what
     /// comes then is the flow's.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromAcceptor>, HopError> {
         if self.state == State::Flowing {
             return Err(HopError::Flowing);
         }
-        let (frame, consumed) = match self.gather.feed(input, Frame::parse)? {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (value, consumed),
-        };
-        let value = match (frame.kind, self.state) {
-            (frame::PONG, _) => FromAcceptor::Pong(token(&frame)),
+        let frame = self.gather.feed(input, Frame::parse)?;
+        frame.try_map(|frame| match (frame.kind, self.state) {
+            // Also after the flow was opened: the acceptor may have sent it before it read that.
+            (frame::PONG, _) => Ok(FromAcceptor::Pong(token(&frame))),
+            // In no other state: a reply without a request would count for the next flow.
             (frame::REPLY, State::Opened) => {
                 let reply = Reply::from_bytes(&frame.payload).ok_or(HopError::Reply)?;
                 self.state = State::Flowing;
-                FromAcceptor::Reply(reply)
+                Ok(FromAcceptor::Reply(reply))
             }
-            (kind, _) => return Err(HopError::OutOfTurn(kind)),
-        };
-        Ok(Progress::Done { value, consumed })
+            (kind, _) => Err(HopError::OutOfTurn(kind)),
+        })
     }
 
     /// Who is at the other end.
@@ -164,6 +162,7 @@ impl ReplyReader {
     /// # Errors
     /// Something else came.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Reply>, HopError> {
+        // Pong, acceptance and reply may come in one segment, and so be in one input.
         let mut before = 0;
         loop {
             let (frame, consumed) = match self.gather.feed(&input[before..], Frame::parse)? {
@@ -195,7 +194,7 @@ impl ReplyReader {
     }
 }
 
-/// Reads that the client of a request is validated, when the request said that it is
+/// Reads that the client of a request is validated, when the request stated that it is
 /// not.
 #[derive(Clone, Debug, Default)]
 pub struct ValidationReader(Gather);
@@ -207,12 +206,10 @@ impl ValidationReader {
     /// Something else came.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<()>, HopError> {
         let frame = self.0.feed(input, Frame::parse)?;
-        match &frame {
-            Progress::Done { value, .. } if value.kind != frame::VALIDATED => {
-                Err(HopError::OutOfTurn(value.kind))
-            }
-            _ => Ok(frame.map(|_| ())),
-        }
+        frame.try_map(|frame| match frame.kind {
+            frame::VALIDATED => Ok(()),
+            kind => Err(HopError::OutOfTurn(kind)),
+        })
     }
 }
 
@@ -224,13 +221,13 @@ pub struct Acceptor {
     gather: Gather,
 }
 
-/// What the dialer said.
+/// What the dialer sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromDialer {
     /// [`pong`] with this number is to be sent.
     Ping(u32),
     /// A flow is to be opened, and one [`Acceptor::reply`] to be sent.
-    /// If the client is not [validated](Connect::proved), [`FromDialer::Validated`]
+    /// If the client is not [validated](Connect::validated), [`FromDialer::Validated`]
     /// comes before the flow's bytes.
     Open(Connect),
     /// The client exists. What follows are the flow's bytes.
@@ -247,7 +244,7 @@ impl Acceptor {
         }
     }
 
-    /// What tells the dialer what became of its flow.
+    /// The frame that reports to the dialer what became of its flow.
     pub fn reply(reply: Reply) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..4].copy_from_slice(&[frame::REPLY, 0, 0, 20]);
@@ -258,26 +255,22 @@ impl Acceptor {
     /// Takes one frame from the front of `input`, and not a byte more.
     ///
     /// # Errors
-    /// The dialer said what it may not say. Also once the flow's bytes have
+    /// The dialer sent what it may not send. Also once the flow's bytes have
     /// begun: see [`FromDialer`].
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromDialer>, HopError> {
         if self.state == State::Flowing {
             return Err(HopError::Flowing);
         }
-        let (frame, consumed) = match self.gather.feed(input, Frame::parse)? {
-            Progress::NeedMore(missing) => return Ok(Progress::NeedMore(missing)),
-            Progress::Done { value, consumed } => (value, consumed),
-        };
-        let value = match (frame.kind, self.state) {
-            (frame::PING, State::Idle) => FromDialer::Ping(token(&frame)),
-            (frame::OPEN, State::Idle) => self.open(&frame)?,
+        let frame = self.gather.feed(input, Frame::parse)?;
+        frame.try_map(|frame| match (frame.kind, self.state) {
+            (frame::PING, State::Idle) => Ok(FromDialer::Ping(token(&frame))),
+            (frame::OPEN, State::Idle) => self.open(&frame),
             (frame::VALIDATED, State::Opened) => {
                 self.state = State::Flowing;
-                FromDialer::Validated
+                Ok(FromDialer::Validated)
             }
-            (kind, _) => return Err(HopError::OutOfTurn(kind)),
-        };
-        Ok(Progress::Done { value, consumed })
+            (kind, _) => Err(HopError::OutOfTurn(kind)),
+        })
     }
 
     /// Who is at the other end.
@@ -288,6 +281,8 @@ impl Acceptor {
     /// The authentication tag's nonce and time are of no use here: the key is this
     /// connection's own, and a second flow is refused.
     fn open(&mut self, frame: &Frame) -> Result<FromDialer, HopError> {
+        // The request fills its frame: bytes behind it would be neither the flow's nor covered by
+        // the code.
         let head = match Head::parse(&frame.payload) {
             Ok(Progress::Done { value, consumed }) if consumed == frame.payload.len() => value,
             Ok(_) => return Err(HopError::HeadLength),
@@ -318,13 +313,13 @@ pub enum OpenError {
     /// It has carried one.
     #[error("the hop has carried a flow already")]
     Used,
-    /// What is to be said is too long.
+    /// The request is too long.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
-/// What the other end of a hop may not say. The connection is closed without
-/// a word.
+/// What the other end of a hop may not send. The connection is closed without
+/// an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HopError {
     /// No frame.
@@ -345,8 +340,8 @@ pub enum HopError {
     /// The chain header is not the peer's.
     #[error(transparent)]
     AuthTag(#[from] AuthError),
-    /// A reply that says nothing.
-    #[error("an empty reply")]
+    /// A reply that cannot be read.
+    #[error("an unreadable reply")]
     Reply,
 }
 

@@ -68,7 +68,7 @@ impl Timestamp {
     }
 }
 
-/// How good a timestamp is, by whoever made it (RFC 4656 §4.1.2): the time is
+/// How good a timestamp is, as its maker reports (RFC 4656 §4.1.2): the time is
 /// right to `multiplier * 2^(scale - 32)` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorEstimate {

@@ -20,7 +20,7 @@ fn removed(numbers: &[NodeNumber]) -> ToNode {
 #[test]
 fn removed_node_known_a_minute() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     follower.on_message(ToNode::RouteUpdate(whole(plan_version(4))), S);
     orders(&mut follower, S * 2);
     let takes_all = |follower: &Follower| (2..10).all(|node| follower.is_settled(node));
@@ -30,7 +30,7 @@ fn removed_node_known_a_minute() {
     assert!(!takes_all(&follower));
     assert_eq!(numbers_of(follower.former_members()), [9]);
     assert!(!numbers_of(follower.members()).contains(&9));
-    // That it is told again, as to a node that has come back, prolongs nothing.
+    // Receiving it again, as a node does that has come back, prolongs nothing.
     follower.on_message(removed(&[9]), S * 40);
     let over = S * 2 + members::FORMER;
     orders(&mut follower, S * 41);
@@ -38,7 +38,7 @@ fn removed_node_known_a_minute() {
     follower.on_message(ToNode::LeaseRenewed(plan_version(4)), over - S);
     assert!(orders(&mut follower, over).contains(&Action::Renew));
     assert!(follower.former_members().next().is_none());
-    // Who is back is new: others hear of that later, or have heard before.
+    // One that is back is new: others receive that later, or have received it before.
     let back = ToNode::Members {
         all: false,
         members: vec![member(9, 7)],
@@ -49,7 +49,7 @@ fn removed_node_known_a_minute() {
     assert!(!takes_all(&follower));
     assert!(orders(&mut follower, over + members::FRESH).contains(&Action::Renew));
     assert!(takes_all(&follower));
-    // Nor is it gone when it is said again that it is there.
+    // Nor is it gone when it is reported again that it is there.
     follower.on_message(back, over + S);
     assert!(takes_all(&follower) && follower.former_members().next().is_none());
     // A restart forgets who is gone.
@@ -87,7 +87,7 @@ fn removed_nodes_are_bounded() {
 #[test]
 fn removed_links_not_reported() {
     let mut follower = joined();
-    follower.on_message(everybody(), S);
+    follower.on_message(all_members(), S);
     let dead = |to| Link {
         to,
         state: LinkState::Dead,

@@ -197,7 +197,7 @@ fn worse_link_replaced_where_better() {
     assert_eq!(
         rib.repair(&network, &[]),
         Repaired::default(),
-        "nobody said so"
+        "it was not reported"
     );
     let over = pairs_over(&rib, is_between(2, 5));
     let repaired = rib.repair(&network, &[(5, 2), (7, 9)]);
@@ -374,7 +374,7 @@ fn roll_out(
 }
 
 /// Links die and become worse between plans, also while tables are written down. Repaired plans are whole,
-/// nodes that follow changes have what those have that are told all, pairs without such links stay as they
+/// nodes that follow changes have what those have that are sent all, pairs without such links stay as they
 /// are, and the next plan is as good as one that was never repaired.
 // promise: V14
 #[test]

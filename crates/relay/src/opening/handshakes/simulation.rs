@@ -150,7 +150,7 @@ impl Simulation {
         }
         assert!(
             self.end.is_some() || self.failure.is_some() || self.server != Server::IsBeyond,
-            "nobody learns that there is no way"
+            "the missing route is not reported"
         );
         let fine = self.genuine && self.server == Server::Answers;
         assert!(self.end.is_some() || !fine, "they do not meet");
@@ -214,7 +214,7 @@ impl Simulation {
         let number = frame.ifindex;
         assert!(self.accepted, "let in before the validation");
         assert!(!self.half_open, "it would come round again");
-        assert!(number > 0 && number <= self.sent, "nobody sent this");
+        assert!(number > 0 && number <= self.sent, "it was not sent");
         assert!(!self.let_in.contains(&number), "let in twice");
         self.let_in.push(number);
         self.arrive(number);
@@ -298,7 +298,7 @@ impl Simulation {
         match self.handshakes().on_failed(outcome) {
             OnFailure::Remember => assert!(self.listened && !self.accepted),
             OnFailure::Refuse => {
-                assert!(self.accepted, "nobody to refuse");
+                assert!(self.accepted, "no client to refuse");
                 self.refuse(outcome);
             }
             OnFailure::PassOn => {
@@ -369,7 +369,7 @@ impl Simulation {
         let connected = self.socket == Socket::Open;
         if self.failure.is_none() && !connected {
             let number = syn_ack.map(|frame| frame.ifindex);
-            assert_eq!(number, self.kept, "the server is not told");
+            assert_eq!(number, self.kept, "the server gets no reset");
         }
         self.end(End::With(outcome));
     }

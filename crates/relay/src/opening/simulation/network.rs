@@ -126,7 +126,7 @@ impl World {
                     self.after(delay, Event::SynAck { conn, number });
                 }
             },
-            Host::Client => unreachable!("nobody connects to a client"),
+            Host::Client => unreachable!("no host connects to a client"),
         }
     }
 

@@ -417,7 +417,7 @@ impl World {
 
     fn answer(&mut self, id: usize, reply: Reply) {
         let owed = std::mem::take(&mut self.flows[id].owes_reply);
-        assert!(owed, "nobody waits for {reply:?}");
+        assert!(owed, "no requester waits for {reply:?}");
         self.send_down(id, Message::Reply(reply));
     }
 

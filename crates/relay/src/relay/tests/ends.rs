@@ -129,7 +129,7 @@ fn answer_before_writer_reset() {
                 pair.drain(!side);
             }
             assert_eq!(pair.turn(), Progress::Done(reset(side)));
-            assert_eq!(pair.kernel.streams[!side].unread(), 100, "for nobody");
+            assert_eq!(pair.kernel.streams[!side].unread(), 100, "for a dead side");
             assert!(!pair.kernel.streams[!side].fin_sent, "it was cut off");
             pair.close();
         }

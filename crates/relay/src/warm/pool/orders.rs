@@ -16,6 +16,7 @@ impl Pool {
         if self.dial_silent_at().is_some_and(|at| at <= now) {
             self.lose(Health::Silent);
         }
+        // Dead and surplus hops first: they must not count when dials are decided.
         self.bury(now)
             .or_else(|| self.ping(now))
             .or_else(|| self.dismiss(now))

@@ -231,7 +231,7 @@ impl Simulation {
 
     fn bury(&mut self, hop: u64) {
         let pinged = self.waiting.remove(&hop).flatten();
-        let pinged = pinged.expect("it was asked");
+        let pinged = pinged.expect("it was pinged");
         assert!(self.now >= pinged + PONG_MIN.max(self.rtt * 4));
         let answered = self.peer != Peer::IsSilent && self.peer_since <= pinged;
         assert!(!answered, "it would have answered");
