@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::host::Tuning;
+use crate::host::{Kept, Tuning};
 use crate::verb::{AdminArgs, ConfigArgs, print};
 use crate::{client, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
 use posthaste_config::Config;
@@ -95,6 +95,9 @@ enum Verb {
         /// Keep the kernel settings that setup --tune changed
         #[arg(long)]
         keep_tuning: bool,
+        /// Keep open flows of the packet path, which the node's guard looks after
+        #[arg(long)]
+        keep_flows: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -177,10 +180,15 @@ impl Cli {
             Verb::Teardown {
                 config,
                 keep_tuning,
+                keep_flows,
                 json,
             } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
-                host::teardown(&config, keep_tuning, json)?;
+                let kept = Kept {
+                    tuning: keep_tuning,
+                    flows: keep_flows,
+                };
+                host::teardown(&config, kept, json)?;
             }
             Verb::Status(args) => client::status(&args)?,
             Verb::Top(args) => client::top(&args)?,

@@ -4,9 +4,11 @@
 //! The redirect program ends with the node's descriptors, but the rule, the route and sockets in
 //! TIME_WAIT would stay, and such sockets swallow later flows with the same addresses. The guard
 //! waits on a pipe whose other end only the node holds: a byte means that the node cleaned up
-//! itself, end of file without a byte means that the node died. The guard does nothing else.
-//! While a successor or a predecessor of the node still runs, it leaves in place what that process
-//! needs.
+//! itself, end of file without a byte means that the node died. While a successor or a predecessor
+//! of the node still runs, the guard leaves in place what that process needs.
+//!
+//! Flows of the packet path outlive the node. The guard looks after them until none is left or
+//! another node has them.
 //!
 //! The first guard is forked while the node has one thread. The node notices when a guard dies and
 //! starts another: see `again`.
@@ -18,12 +20,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use caps::Capability;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
+use posthaste_bpf::Orphans;
 
 use crate::api;
 use crate::host::{self, Claim};
@@ -107,7 +109,7 @@ impl Guard {
             ForkResult::Child => {
                 // The child's copy of the writing end would keep the pipe open for ever.
                 drop(write);
-                std::process::exit(live(node, read.into(), &left, &claim))
+                std::process::exit(live(node, read.into(), &left, claim))
             }
         }
     }
@@ -188,7 +190,7 @@ fn how(end: nix::Result<WaitStatus>) -> String {
 }
 
 /// Runs the guard; returns its exit code.
-fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
+fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     // Opened first, while the id certainly names the node: after its death the id may be given to
     // another process.
     let death = open_pidfd(node);
@@ -197,12 +199,46 @@ fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
     if is_quiet(&pipe) {
         memory::forget_start();
     }
-    if left_in_order(pipe) {
-        return 0;
-    }
-    if let Some(death) = death {
+    let in_order = left_in_order(pipe);
+    if !in_order && let Some(death) = death {
         wait_for_end(&death);
     }
+    let orphans = orphans(&claim);
+    let code = if in_order {
+        0
+    } else {
+        clean_up(node, left, &claim)
+    };
+    // The next node waits for it.
+    drop(claim);
+    if let Some(orphans) = orphans {
+        look_after(orphans, in_order);
+    }
+    code
+}
+
+/// Flows of the packet path that no node looks after.
+fn orphans(claim: &Claim) -> Option<Orphans> {
+    if !claim.is_alone().unwrap_or(false) {
+        return None;
+    }
+    Orphans::find(posthaste_relay::sys::netns_cookie().ok()?)
+}
+
+fn look_after(orphans: Orphans, in_order: bool) {
+    if in_order {
+        // The node waits for the end of its child, and cannot wait for flows.
+        // SAFETY: the guard has one thread.
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => {}
+            _ => return,
+        }
+    }
+    orphans.look_after();
+}
+
+/// Removes what a dead node left; returns the exit code.
+fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
     match left.remove(claim) {
         Ok(report) => {
             eprintln!(
@@ -221,7 +257,7 @@ fn live(node: Pid, pipe: File, left: &Left, claim: &Claim) -> i32 {
 }
 
 /// Leaves the node's session, ignores the signals that are meant for the node, gives up standard
-/// input and output, and keeps the one capability it needs.
+/// input and output, and keeps the capabilities it needs.
 fn step_aside() {
     // Each is a precaution: a guard that lacks one still guards.
     let _ = nix::sys::prctl::set_name(NAME);
@@ -243,7 +279,7 @@ fn step_aside() {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
     }
-    let _ = privileges::keep_only(&[Capability::CAP_NET_ADMIN]);
+    let _ = privileges::keep_only(&privileges::GUARD);
 }
 
 /// Whether the node has run for [`START_TIME_MAX`] without writing to the pipe or closing it.

@@ -54,11 +54,12 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// Installs the routing rule and the local route of both families; nothing without interception.
-pub(crate) fn install(wanted: &Transparent) -> anyhow::Result<Report> {
+/// Installs the routing rule and the local route of both families; nothing for a node that does not
+/// intercept, or whose flows take the packet path.
+pub(crate) fn install(config: &Config) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    if wanted.enabled {
-        routing::install(wanted, &mut report)?;
+    if config.transparent.enabled && config.relays() {
+        routing::install(&config.transparent, &mut report)?;
     }
     Ok(report)
 }
@@ -143,13 +144,22 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
 pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     tuning::require(tuning)?;
-    let mut report = install(&config.transparent)?;
+    let mut report = install(config)?;
     tuning::apply(config, tuning, &mut report)?;
     print_report(&report, json)
 }
 
-/// The `teardown` verb; with `keep_tuning`, kernel settings keep the values of `setup`.
-pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow::Result<()> {
+/// What [`teardown`] leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// The kernel settings of `setup`.
+    pub(crate) tuning: bool,
+    /// Open flows of the packet path.
+    pub(crate) flows: bool,
+}
+
+/// The `teardown` verb.
+pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
     // Fails quickly; the claim would wait for a guard first.
     reach::ensure_alone(&config.admin_socket)?;
@@ -166,13 +176,13 @@ pub(crate) fn teardown(config: &Config, keep_tuning: bool, json: bool) -> anyhow
     }
     let mut report = remove(&config.transparent)?;
     // Its open flows end with it.
-    if posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
+    if !kept.flows && posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
         let done = "removed the packet path that a killed node left".to_owned();
         report.done.push(done);
     }
     claim.remove_file();
     drop(change);
-    if !keep_tuning {
+    if !kept.tuning {
         tuning::restore(&mut report)?;
     }
     print_report(&report, json)

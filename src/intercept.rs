@@ -58,7 +58,7 @@ pub(crate) fn set_rules(redirect: &mut Redirect, config: &Config) -> Result<u8, 
         &[]
     };
     let chained = !config.policy.chains.routes.is_empty() || config.follow.is_some();
-    redirect.set_rules(rules, chained)
+    redirect.set_rules(rules, config.relays(), chained)
 }
 
 /// The observation settings of the programs.

@@ -237,7 +237,7 @@ impl Prepared {
         mut sockets: Option<&mut Sockets>,
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
-        host::install(&config.transparent)?;
+        host::install(config)?;
         let (log, writer) = log::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
         if config.transparent.enabled && least_port > 0 {
@@ -339,10 +339,16 @@ impl Node {
         Ok(threads)
     }
 
-    /// Warns if a rule wants the packet path and this host cannot carry it.
+    /// Warns if a rule wants the packet path and this host cannot carry it, or not beyond this
+    /// process.
     fn report_packet_path(&self) {
         if let Some(error) = self.redirect().packet_path_error() {
-            let message = "the packet path is not available: its flows use sockets";
+            let message = "the packet path is not available: its flows are forwarded";
+            self.log.warn(message, &[("error", &error)]);
+        }
+        if let Some(error) = self.redirect().packet_path_unpinned() {
+            let message = "the packet path cannot be pinned: its open flows break when this process ends, \
+                           also at an upgrade";
             self.log.warn(message, &[("error", &error)]);
         }
     }

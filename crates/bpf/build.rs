@@ -25,7 +25,7 @@ const OBJECTS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("observe", &[]),
-    ("packet_path", &["packet_syn"]),
+    ("packet_path", &["packet_control"]),
     ("deferred", &["destination", "half_open", "event_head"]),
 ];
 
@@ -50,6 +50,7 @@ fn main() {
         "packet_learning.h",
         "packet_path.h",
         "packet_segment.h",
+        "packet_view.h",
         "rules.h",
         "translate.h",
         "events.h",

@@ -13,7 +13,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use caps::Capability;
 use clap::Args;
 use nix::fcntl::OFlag;
 use nix::unistd::{Pid, getpid, pipe2};
@@ -63,7 +62,7 @@ pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
         successions: args.successions,
     };
     let node = Pid::from_raw(args.node);
-    std::process::exit(live(node, pipe.into(), &left, &claim))
+    std::process::exit(live(node, pipe.into(), &left, claim))
 }
 
 /// Starts a guard of this process, and returns it with the node's end of its pipe.
@@ -79,7 +78,7 @@ pub(super) fn start(left: &Left, claim: &Claim) -> anyhow::Result<(Pid, File)> {
         let spawning = scope.spawn(|| {
             // Ambient capabilities survive the execve(2) of a user who is not root; `keep_only` has
             // cleared those of the node.
-            privileges::pass_on(&[Capability::CAP_NET_ADMIN])?;
+            privileges::pass_on(&privileges::GUARD)?;
             command
                 .spawn()
                 .with_context(|| format!("execute {PROGRAM}"))

@@ -36,6 +36,14 @@ fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// One that relays.
+fn config(transparent: Transparent) -> Config {
+    Config {
+        transparent,
+        ..Config::default()
+    }
+}
+
 // promise: H1
 #[test]
 fn install_and_remove() {
@@ -47,7 +55,7 @@ fn install_and_remove() {
             ip("-6 route show table all"),
         ];
         let wanted = Transparent::default();
-        assert_eq!(install(&wanted).unwrap().done.len(), 4);
+        assert_eq!(install(&config(wanted.clone())).unwrap().done.len(), 4);
         for family in ["-4", "-6"] {
             let rules = ip(&format!("{family} rule"));
             assert!(
@@ -60,7 +68,7 @@ fn install_and_remove() {
                 "{routes}"
             );
         }
-        let again = install(&wanted).unwrap();
+        let again = install(&config(wanted.clone())).unwrap();
         assert_eq!((again.done.len(), again.unchanged.len()), (0, 4));
         assert_eq!(remove(&wanted).unwrap().done.len(), 4);
         let after = [
@@ -75,6 +83,17 @@ fn install_and_remove() {
 }
 
 #[test]
+fn packet_path_needs_no_routing() {
+    in_namespace(|| {
+        let text = "version = 1\n[defaults]\ndata_path = \"packet\"\n";
+        let capacity = posthaste_config::Capacity::of_host();
+        let config = Config::parse("packet.toml".as_ref(), text, &capacity).unwrap();
+        assert_eq!(install(&config).unwrap(), Report::default());
+        assert!(!ip("rule").contains("fwmark"));
+    });
+}
+
+#[test]
 fn an_older_configuration_leaves_nothing() {
     in_namespace(|| {
         let old = Transparent {
@@ -82,7 +101,7 @@ fn an_older_configuration_leaves_nothing() {
             mark: 4,
             ..Transparent::default()
         };
-        install(&old).unwrap();
+        install(&config(old)).unwrap();
         remove(&Transparent::default()).unwrap();
         assert!(!ip("rule").contains("0x4/0x4"));
         assert_eq!(ip("route show table all proto 180"), "");
@@ -93,7 +112,7 @@ fn an_older_configuration_leaves_nothing() {
 fn foreign_rules_kept() {
     in_namespace(|| {
         ip("route add blackhole default table 20117");
-        let error = install(&Transparent::default()).unwrap_err().to_string();
+        let error = install(&Config::default()).unwrap_err().to_string();
         assert!(
             error.contains("table 20117 has an IPv4 default route that is not ours"),
             "{error}"
@@ -103,7 +122,7 @@ fn foreign_rules_kept() {
         ip("route del blackhole default table 20117");
         assert!(!table_in_use(20117).unwrap());
         ip("rule add priority 180 fwmark 0x10000000/0x10000000 lookup 20117");
-        install(&Transparent::default()).unwrap();
+        install(&Config::default()).unwrap();
         remove(&Transparent::default()).unwrap();
         assert!(ip("rule").contains("fwmark 0x10000000"), "theirs stays");
     });
@@ -113,7 +132,7 @@ fn foreign_rules_kept() {
 fn host_without_ipv6() {
     in_namespace(|| {
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
-        let report = install(&Transparent::default()).unwrap();
+        let report = install(&Config::default()).unwrap();
         assert_eq!((report.done.len(), report.notes.len()), (2, 1));
         assert_eq!(remove(&Transparent::default()).unwrap().done.len(), 2);
     });
@@ -123,7 +142,7 @@ fn host_without_ipv6() {
 fn loopback_down_is_named() {
     in_namespace(|| {
         ip("link set lo down");
-        let error = install(&Transparent::default()).unwrap_err().to_string();
+        let error = install(&Config::default()).unwrap_err().to_string();
         assert!(error.contains("lo is down"), "{error}");
         assert!(!ip("rule").contains("20117"));
     });

@@ -115,6 +115,8 @@ impl Operations for Node {
             Some(plan_overlay) => plan_overlay.extend(&file),
             None => file.clone(),
         };
+        // The first socket of a node that did without needs it.
+        host::install(&next)?;
         // Programs first. Until a worker has the policy below, it finds no rule list for the new
         // generation and classifies the flow itself (`Rules::for_event`).
         let generation = intercept::set_rules(&mut self.redirect(), &next)?;
@@ -232,6 +234,7 @@ impl Operations for Node {
         // Relaxed: the flag guards no data, and a late reader attaches one interface too many at
         // worst.
         self.inheritance.replaced.store(true, Ordering::Relaxed);
+        self.redirect().step_back();
         for worker in &self.workers {
             worker.send(Command::Replace { deadline });
         }
@@ -246,7 +249,7 @@ impl Node {
     /// packet of a relay is dropped, since ip_forward() drops what early demultiplexing assigned to
     /// a local socket.
     fn restore_routing(&self) {
-        match host::install(&self.config().transparent) {
+        match host::install(&self.config()) {
             Ok(report) if report.done.is_empty() => {}
             Ok(report) => {
                 let done = report.done.join(", ");

@@ -19,6 +19,7 @@ use crate::support::{
 mod ends;
 mod icmp;
 mod learning;
+mod lifetime;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
@@ -51,13 +52,17 @@ fn ready(network: &Network) -> (Node, TcpListener) {
 /// The same for a node on a host of one's choice.
 fn ready_on(network: &Network, host: &Namespace, listener: &TcpListener) -> Node {
     let node = start_in(host, CONFIG);
+    until_ready(network, &node, listener);
+    node
+}
+
+fn until_ready(network: &Network, node: &Node, listener: &TcpListener) {
     until("the packet path is attached", || {
         let pair = Pair::open(network, Family::V4, listener);
         pair.close_client_first();
-        redirect(&node, "packet_learning") > 0
+        redirect(node, "packet_learning") > 0
     });
-    learn(network, &node, Family::V6, listener);
-    node
+    learn(network, node, Family::V6, listener);
 }
 
 #[test]

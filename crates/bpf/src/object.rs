@@ -238,12 +238,6 @@ impl Map {
         sys::update(self.fd.as_fd(), key, value).map_err(Error::map("write", self.name))
     }
 
-    /// Writes the value of a key that exists; false when it does not.
-    pub(crate) fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        assert_eq!(key.len(), self.key_bytes, "{}", self.name);
-        sys::replace(self.fd.as_fd(), key, value).map_err(Error::map("write", self.name))
-    }
-
     /// Reads the value of a key; false when there is none.
     pub(crate) fn look_up(&self, key: &[u8], value: &mut [u8]) -> Result<bool, Error> {
         assert_eq!(key.len(), self.key_bytes, "{}", self.name);

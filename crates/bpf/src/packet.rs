@@ -1,51 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The packet path: loads its programs, attaches them, and keeps its flows while the node lives.
 //!
-//! Maps and links are pinned, so that open flows survive the process: a flow whose entry is lost is
-//! dead. The next process adopts both. Without a living node the programs take no new flows.
+//! Without a living node the programs take no new flows. [`pins`] has what outlives it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::layout::{bytes, whole};
+use crate::layout::whole;
 use crate::object::{Map, Program};
 use crate::objects::packet_path::{self, map, program};
 use crate::objects::types;
 use crate::redirect::{self, Settings};
 use crate::sys;
 
+pub(crate) mod pins;
+
+use pins::Pins;
+
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
-/// Where pins are, if the BPF file system is mounted there. The second part changes with the layout
-/// of the maps: flows of another layout are left to the programs that made them.
-const PINS: &str = "/sys/fs/bpf/posthaste";
-const LAYOUT: &str = "packets-2";
 /// The maps that outlive the process.
-const LASTING: [usize; 7] = [
+const LASTING: [usize; 6] = [
     map::PACKET_FLOWS,
     map::PACKET_HELD,
-    map::PACKET_SYNS,
     map::PACKET_PROFILES,
     map::PACKET_PREFIXES,
     map::PACKET_CONTROL,
     map::PACKET_OWNER,
 ];
 /// Time between two rounds of [`Keeper`].
-const ROUND: Duration = Duration::from_millis(250);
-/// Forwarded SYNs are sent again after these times (RFC 6298 section 5.7 doubles them).
-const REPEATS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
+///
+/// A SYN that is lost behind the node is late by as much; a round reads the whole table.
+const ROUND: Duration = Duration::from_millis(500);
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
-const AF_INET: u8 = 2;
+/// What the keeper of a living node passes to the sweep in `cb[0]`.
+const ALIVE: u32 = 1;
+/// `ETH_P_IP`, `ETH_P_IPV6`
+const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 
@@ -54,32 +55,57 @@ const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
 pub(crate) struct PacketPath {
     maps: Vec<Arc<Map>>,
     programs: [Arc<Program>; 2],
+    sweep: Arc<Program>,
     keeper: Option<JoinHandle<()>>,
     stops: Arc<AtomicBool>,
+    /// Whether another process has this node's place.
+    replaced: Arc<AtomicBool>,
     links: HashMap<u32, Vec<OwnedFd>>,
-    /// None where there is no BPF file system: then flows end with the process.
-    directory: Option<PathBuf>,
+    /// Without them flows end with the process.
+    pins: Option<Pins>,
     owner: u32,
 }
 
 /// The work that the programs cannot do on their own, in a thread.
 #[derive(Debug)]
 struct Keeper {
-    syns: Arc<Map>,
-    sweep: Program,
+    control: Arc<Map>,
+    sweep: Arc<Program>,
     resend: Program,
+    replaced: Arc<AtomicBool>,
 }
 
 impl PacketPath {
     /// Loads the programs on the maps of the redirect program, and on those that an earlier process
-    /// left.
-    pub(crate) fn load(settings: &Settings, shared: &[Arc<Map>]) -> Result<Self, Error> {
+    /// left. Returns also why flows will end with this process, if they will.
+    pub(crate) fn load(
+        settings: &Settings,
+        shared: &[Arc<Map>],
+    ) -> Result<(Self, Option<io::Error>), Error> {
+        let (pins, unpinned) = match Pins::make(settings.netns) {
+            Ok(pins) => (Some(pins), None),
+            Err(error) => (None, Some(error)),
+        };
+        let lock = pins.as_ref().map(Pins::lock).transpose();
+        let lock = lock.map_err(Error::map("lock", "pins"))?;
+        let loaded = Self::load_on(settings, shared, pins)?;
+        let owned = loaded.own();
+        // Before `loaded` is dropped, which takes the lock.
+        drop(lock);
+        owned?;
+        Ok((loaded, unpinned))
+    }
+
+    fn load_on(
+        settings: &Settings,
+        shared: &[Arc<Map>],
+        pins: Option<Pins>,
+    ) -> Result<Self, Error> {
         let object = &packet_path::OBJECT;
-        let directory = pins(settings.netns);
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
-            None if LASTING.contains(&number) => lasting(number, directory.as_deref()),
+            None if LASTING.contains(&number) => lasting(number, pins.as_ref()),
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -103,13 +129,14 @@ impl PacketPath {
             Arc::new(load(program::PACKET_IN)?),
             Arc::new(load(program::PACKET_OUT)?),
         ];
+        let replaced = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
-            syns: Arc::clone(&maps[map::PACKET_SYNS]),
-            sweep: load(program::PACKET_SWEEP)?,
+            replaced: Arc::clone(&replaced),
+            control: Arc::clone(&maps[map::PACKET_CONTROL]),
+            sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
-        // From here on a predecessor leaves the pins alone.
-        maps[map::PACKET_OWNER].update(&[0; 4], &owner.to_ne_bytes())?;
+        let sweep = Arc::clone(&keeper.sweep);
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
             let stops = Arc::clone(&stops);
@@ -118,12 +145,47 @@ impl PacketPath {
         Ok(Self {
             maps,
             programs,
+            sweep,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             stops,
+            replaced,
             links: HashMap::new(),
-            directory,
+            pins,
             owner,
         })
+    }
+
+    /// Makes the flows this node's. From here on a predecessor, and the guard of a dead node, leaves
+    /// the pins alone.
+    fn own(&self) -> Result<(), Error> {
+        if let Some(pins) = &self.pins {
+            let pinned = pins.replace(pins::SWEEP, self.sweep.as_fd());
+            pinned.map_err(Error::map("pin", pins::SWEEP))?;
+        }
+        self.maps[map::PACKET_OWNER].update(&[0; 4], &self.owner.to_ne_bytes())
+    }
+
+    /// Takes the flows back from a successor that failed: what it put into the links would go on by
+    /// its rules.
+    pub(crate) fn reclaim(&self) -> Result<(), Error> {
+        let lock = self.pins.as_ref().map(Pins::lock).transpose();
+        let _lock = lock.map_err(Error::map("lock", "pins"))?;
+        for (ifindex, links) in &self.links {
+            for (link, program) in links.iter().zip(&self.programs) {
+                let updated = sys::update_link(link.as_fd(), program.as_fd());
+                updated.map_err(|source| Error::Attach {
+                    ifindex: *ifindex,
+                    source,
+                })?;
+            }
+        }
+        self.own()
+    }
+
+    /// Leaves new flows to a successor: without it the programs take none.
+    pub(crate) fn step_back(&self) {
+        // Relaxed: the flag guards no data, and the keeper reads it in its next round.
+        self.replaced.store(true, Ordering::Relaxed);
     }
 
     /// Attaches to an interface, in front of other programs. Does nothing if it is attached.
@@ -163,7 +225,7 @@ impl PacketPath {
 
     fn pin_of(&self, ifindex: u32, direction: usize) -> Option<PathBuf> {
         let name = format!("{ifindex}-{}", ["in", "out"][direction]);
-        Some(self.directory.as_ref()?.join(name))
+        Some(self.pins.as_ref()?.path(&name))
     }
 
     /// Detaches from an interface.
@@ -178,13 +240,6 @@ impl PacketPath {
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
         self.programs.iter().map(Arc::as_ref)
     }
-
-    /// Whether another process has taken the flows over.
-    fn is_succeeded(&self) -> bool {
-        let mut owner = [0; 4];
-        let read = self.maps[map::PACKET_OWNER].look_up(&[0; 4], &mut owner);
-        read.is_ok() && u32::from_ne_bytes(owner) != self.owner
-    }
 }
 
 impl Drop for PacketPath {
@@ -195,11 +250,10 @@ impl Drop for PacketPath {
             let _ = keeper.join();
         }
         let flows = self.maps[map::PACKET_FLOWS].count();
-        if let Some(directory) = &self.directory
+        if let Some(pins) = &self.pins
             && flows.is_ok_and(|count| count == 0)
-            && !self.is_succeeded()
         {
-            let _ = fs::remove_dir_all(directory);
+            pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
     }
 }
@@ -214,69 +268,40 @@ impl Keeper {
         }
     }
 
-    /// Shows that the node lives, removes flows that have ended, and repeats lost SYNs.
+    /// Shows that the node lives and has its place, removes flows that have ended, and has lost SYNs
+    /// sent again.
     fn round(&self) {
-        // The kernel runs a program only on a frame with a context.
-        let _ = sys::run(self.sweep.as_fd(), &[0; 64], &[0; CONTEXT_WORDS], None);
-        let mut due = Vec::new();
-        let now = now();
-        let _ = self.syns.each(|key, value| {
-            due.extend(whole::<types::packet_syn>(value).and_then(|syn| {
-                let wait = REPEATS.get(usize::from(syn.tries))?;
-                let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                let is_due = syn.validated != 0 && now.saturating_sub(syn.sent_ns) > wait;
-                is_due.then(|| (key.to_vec(), syn))
-            }));
-            true
-        });
-        for (key, mut syn) in due {
-            syn.tries += 1;
-            // Only an entry that is still there: the flow may have opened meanwhile.
-            if self
-                .syns
-                .replace(&key, bytes(&syn))
-                .is_ok_and(|found| found)
-            {
-                self.resend(&syn);
+        let is_replaced = self.replaced.load(Ordering::Relaxed);
+        let _ = sweep(self.sweep.as_fd(), if is_replaced { 0 } else { ALIVE });
+        let mut control = vec![0; size_of::<types::packet_control>()];
+        let read = self.control.look_up(&[0; 4], &mut control);
+        let control = whole::<types::packet_control>(&control);
+        let is_due = read.is_ok() && control.is_some_and(|control| control.due > 0);
+        if is_due && !is_replaced {
+            for protocol in PROTOCOLS {
+                let mut frame = [0; 64];
+                frame[12..14].copy_from_slice(&protocol.to_be_bytes());
+                let _ = sys::run(self.resend.as_fd(), &frame, &[0; CONTEXT_WORDS], None);
             }
         }
     }
-
-    /// Sends a SYN by the client's way once more.
-    fn resend(&self, syn: &types::packet_syn) {
-        let frame = syn.frame.as_flattened();
-        let frame = &frame[..usize::from(syn.bytes).min(frame.len())];
-        // The kernel runs programs on Ethernet frames; a device without link layer drops the header.
-        let protocol: u16 = if syn.family == AF_INET {
-            0x0800
-        } else {
-            0x86dd
-        };
-        let link = [&[0; 12], protocol.to_be_bytes().as_slice()].concat();
-        let frame = match syn.l2_bytes {
-            0 => [&link, frame].concat(),
-            _ => frame.to_vec(),
-        };
-        let mut context = [0; CONTEXT_WORDS];
-        context[CONTEXT_CB] = syn.ifindex;
-        let _ = sys::run(self.resend.as_fd(), &frame, &context, None);
-    }
 }
 
-/// The directory of the pins of a network namespace, if there is a BPF file system to make it in.
-fn pins(netns: u64) -> Option<PathBuf> {
-    let directory = Path::new(PINS).join(netns.to_string()).join(LAYOUT);
-    let is_bpf = sys::is_bpf_file_system(Path::new(PINS).parent()?);
-    (is_bpf && fs::create_dir_all(&directory).is_ok()).then_some(directory)
+/// Removes flows that have ended; how many are left.
+fn sweep(program: BorrowedFd<'_>, alive: u32) -> io::Result<u32> {
+    let mut context = [0; CONTEXT_WORDS];
+    context[CONTEXT_CB] = alive;
+    // The kernel runs a program only on a frame with a context.
+    sys::run(program, &[0; 64], &context, None)
 }
 
 /// A map that an earlier process pinned, or a new one, pinned.
-fn lasting(number: usize, directory: Option<&Path>) -> Result<Arc<Map>, Error> {
+fn lasting(number: usize, pins: Option<&Pins>) -> Result<Arc<Map>, Error> {
     let object = &packet_path::OBJECT;
-    let Some(directory) = directory else {
+    let Some(pins) = pins else {
         return object.make(number, None);
     };
-    let pin = directory.join(object.maps[number].name);
+    let pin = pins.path(object.maps[number].name);
     if let Ok(map) = sys::pinned(&pin) {
         return Ok(object.adopt(number, map));
     }
@@ -294,29 +319,4 @@ fn random() -> io::Result<[u32; 5]> {
         *number = u32::from_ne_bytes(*octets);
     }
     Ok(numbers)
-}
-
-/// The time by which the programs measure (CLOCK_MONOTONIC, ns).
-fn now() -> u64 {
-    let mut now = std::mem::MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the kernel fills `now`; the clock always exists.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
-    let [seconds, nanoseconds] =
-        [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
-    seconds * 1_000_000_000 + nanoseconds
-}
-
-/// Removes the pins of the packet path of a network namespace, and so ends its flows.
-///
-/// # Errors
-/// The pins cannot be removed. That there are none is no error.
-pub fn remove_packet_pins(netns: u64) -> io::Result<bool> {
-    match fs::remove_dir_all(Path::new(PINS).join(netns.to_string())) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }

@@ -160,6 +160,14 @@ GLOBAL int learn(const struct flow *flow, __u32 about_client)
 	return PASS;
 }
 
+static __always_inline bool is_equal(const struct packet_profile *one,
+				     const struct packet_profile *other)
+{
+	return one->learned_ns == other->learned_ns && one->mss == other->mss &&
+	       one->window == other->window && one->shift == other->shift &&
+	       one->offers == other->offers && one->tested == other->tested;
+}
+
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
  * not offered stays as it was. */
 GLOBAL int learn_profile(const struct destination *of, const struct packet_flow *entry, __u32 window)
@@ -192,7 +200,9 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 		made.shift = scratch->options.shift;
 	made.tested |= offered;
 	made.offers |= scratch->options.offers & offered;
-	bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
+	/* Most SYN-ACKs show what is known, and writing costs several look-ups. */
+	if (!profile || !is_equal(profile, &made))
+		bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
 	return 0;
 }
 

@@ -8,9 +8,11 @@
  * packet_in      tc ingress, before `redirect`
  * packet_out     tc egress
  * packet_sweep   run by user space
+ * packet_resend  likewise
  */
 #include "packet_path.h"
 #include "packet_segment.h"
+#include "packet_sweep.h"
 #include "packet_icmp.h"
 #include "packet_learning.h"
 #include "rules.h"
@@ -231,68 +233,26 @@ GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
 	return PASS;
 }
 
-static __always_inline __u8 *bytes_of_syn(struct packet_syn *syn)
-{
-	return &syn->frame[0][0];
-}
-
-/* Stores the SYN as the server gets it, to be sent again if it is lost. */
-GLOBAL int store_syn(struct __sk_buff *skb, const struct packet *pkt)
-{
-	struct packet_scratch *scratch = scratch_area();
-	__u32 bytes = skb->len, at;
-	struct packet_syn *syn;
-	struct flow flow;
-	__u16 check;
-	__s64 sum;
-
-	if (!pkt || !scratch)
-		return false;
-	syn = &scratch->syn;
-	at = tcp_at(pkt->family, pkt->l2_bytes);
-	/* Short frames are padded. */
-	if (bytes > at + pkt->tcp.doff * 4)
-		bytes = at + pkt->tcp.doff * 4;
-	asm volatile("" : "+r"(bytes));
-	if (!bytes || bytes > PACKET_SYN_MAX)
-		return false;
-	__builtin_memset(syn, 0, sizeof(*syn));
-	if (bpf_skb_load_bytes(skb, 0, syn->frame, bytes))
-		return false;
-	/* Its checksum may have been left to the device. */
-	flow = pkt->flow;
-	__builtin_memset(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, 0, sizeof(check));
-	sum = pseudo_sum(&flow, pkt->tcp.doff * 4);
-	sum = bpf_csum_diff(NULL, 0, bytes_of_syn(syn) + at, TCP_HEADER_MAX, sum);
-	check = ~fold(sum);
-	__builtin_memcpy(bytes_of_syn(syn) + at + TCP_CHECKSUM_AT, &check, sizeof(check));
-	syn->bytes = bytes;
-	syn->ifindex = skb->ifindex;
-	syn->l2_bytes = pkt->l2_bytes;
-	syn->family = pkt->family;
-	syn->sent_ns = bpf_ktime_get_ns();
-	return !bpf_map_update_elem(&packet_syns, &scratch->key, syn, BPF_ANY);
-}
-
-/* How a rule wants a flow carried. */
-enum wish {
-	WISH_OTHER,
-	WISH_PACKETS,
-	WISH_OBSERVED, /* by packets, once its client was seen to reach the destination */
+/* What a rule says about a flow. */
+enum request {
+	REQUEST_NONE,
+	REQUEST_PACKETS,
+	REQUEST_OBSERVED, /* by packets, once its client was seen to reach the destination */
 };
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int wish_of(const struct packet *pkt)
+GLOBAL int request_of(const struct packet *pkt)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
-	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS)
-		return WISH_OTHER;
+	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS ||
+	    is_draining(this_worker()))
+		return REQUEST_NONE;
 	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
 	    verdict.data_path != DATA_PATH_PACKET)
-		return WISH_OTHER;
-	return verdict.observe ? WISH_OBSERVED : WISH_PACKETS;
+		return REQUEST_NONE;
+	return verdict.observe ? REQUEST_OBSERVED : REQUEST_PACKETS;
 }
 
 /* Whether conntrack sees the packets of an interface before this program does: then it
@@ -325,6 +285,11 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->client_isn = bpf_ntohl(pkt->tcp.seq);
 	made->held_next = made->server_ack = made->client_isn + 1;
 	made->hop_limit = hop_limit(pkt);
+	made->window = bpf_ntohs(pkt->tcp.window);
+	made->family = pkt->family;
+	made->syn_mss = scratch->options.mss;
+	if (pkt->l2_bytes)
+		bpf_skb_load_bytes(skb, 0, made->link, sizeof(made->link));
 	made->epoch = this_epoch();
 	made->promised = scratch->options.offers;
 }
@@ -352,13 +317,13 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	struct packet_profile *profile;
 	struct destination service;
 	struct packet_flow *made;
-	int wish;
+	int request;
 
 	if (!pkt || !scratch)
 		return NEXT;
-	wish = wish_of(pkt);
+	request = request_of(pkt);
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
-	if (!wish || (wish == WISH_OBSERVED && is_blocked(bpf_ktime_get_ns())))
+	if (!request || (request == REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
 	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
@@ -374,7 +339,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made->since_ns))
 		return learn(&pkt->flow, false);
-	if (wish == WISH_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
+	if (request == REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
 		return learn(&pkt->flow, true);
 	answer(made, pkt, profile, &scratch->options);
 	if (!enter_half_open(pkt)) {
@@ -440,7 +405,6 @@ GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 			return verdict;
 		answer_syn(skb, pkt, entry);
 		strip_syn(skb, pkt, entry);
-		store_syn(skb, pkt);
 		return PASS;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -635,7 +599,6 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		       struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
-	struct packet_syn *syn;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
@@ -653,12 +616,8 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
-		syn = bpf_map_lookup_elem(&packet_syns, &scratch->key);
-		if (syn)
-			syn->validated = true;
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
-		bpf_map_delete_elem(&packet_syns, &scratch->key);
 		count(STAT_PACKET_OPENED);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
@@ -855,8 +814,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			return DROP;
 		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
 			count(STAT_PACKET_OPENED);
-			bpf_map_delete_elem(&packet_syns, &scratch->key);
-		}
+			}
 		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)
@@ -962,104 +920,6 @@ int packet_out(struct __sk_buff *skb)
 	if (is_half_open(entry->state) || entry->state == PACKET_HELD)
 		return on_early_segment(skb, pkt, view.at, entry);
 	return NEXT;
-}
-
-/* How long entries live. Without a SYN-ACK: */
-#define LEARNING_NS 10000000000ull
-#define HALF_OPEN_NS 5000000000ull
-#define HOLD_NS 4000000000ull
-/* Then until the client's next segment, which is reset. */
-#define GIVEN_UP_NS 60000000000ull
-/* After a reset, and after both FINs: longer than the time in which one that was lost
- * five times in a row is repeated. */
-#define CLOSED_NS 2000000000ull
-#define FINISHED_NS 15000000000ull
-/* RFC 5382 section 5, REQ-5. */
-#define IDLE_NS (124 * 60 * 1000000000ull)
-
-/* What a sweep did. */
-struct sweep {
-	__u64 now;
-	__u32 removed;
-	__u32 left;
-};
-
-/* Whether an entry has lived its time. */
-static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
-{
-	__u64 age = now > entry->since_ns ? now - entry->since_ns : 0;
-	__u64 idle = now > entry->last_ns ? now - entry->last_ns : 0;
-
-	switch (entry->state) {
-	case PACKET_LEARNING:
-		return age > LEARNING_NS;
-	case PACKET_ANSWERED:
-	case PACKET_ACCEPTED:
-		return age > HALF_OPEN_NS;
-	case PACKET_GIVEN_UP:
-		return age > GIVEN_UP_NS;
-	case PACKET_CLOSED:
-		return idle > CLOSED_NS;
-	case PACKET_OPEN:
-		return idle > (entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER) ?
-				       FINISHED_NS :
-				       IDLE_NS);
-	}
-	return entry->state == PACKET_REMOVED;
-}
-
-/* Looks after one entry. */
-static long sweep_flow(void *map, const struct packet_key *at, struct packet_flow *entry,
-		       struct sweep *sweep)
-{
-	struct packet_key key = *at;
-	__u32 state = entry->state;
-	struct flow flow;
-
-	sweep->left += 1;
-	if (state == PACKET_HELD) {
-		if (sweep->now < entry->since_ns + HOLD_NS ||
-		    !change(entry, PACKET_HELD, PACKET_GIVEN_UP))
-			return 0;
-		count(STAT_PACKET_GIVEN_UP);
-		flow = flow_of(&key, entry->turned);
-		forget(&flow);
-	} else {
-		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
-		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
-			return 0;
-		if (is_half_open(state))
-			leave_half_open(entry->prefix, false);
-		else if (state == PACKET_LEARNING)
-			leave_learning();
-		sweep->removed += 1;
-		sweep->left -= 1;
-		bpf_map_delete_elem(map, &key);
-	}
-	discard_held(&key);
-	return 0;
-}
-
-/* Looks after all entries, and shows that the node lives, since it runs this. Returns
- * how many entries are left. */
-SEC("classifier")
-int packet_sweep(struct __sk_buff *skb)
-{
-	struct sweep sweep = { .now = bpf_ktime_get_ns() };
-	struct packet_control *control = control_of_node();
-
-	(void)skb;
-	if (control)
-		control->heartbeat_ns = sweep.now;
-	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
-	return sweep.left;
-}
-
-/* Lets the frame that it is run with enter the interface cb[0]. */
-SEC("classifier")
-int packet_resend(struct __sk_buff *skb)
-{
-	return bpf_clone_redirect(skb, skb->cb[0], BPF_F_INGRESS);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

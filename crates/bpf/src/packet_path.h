@@ -27,13 +27,6 @@ struct {
 } packet_held SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, struct packet_key);
-	__type(value, struct packet_syn);
-} packet_syns SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct destination);
@@ -94,6 +87,9 @@ struct segment {
 	__u32 window;
 	__u8 hop_limit;
 	__u8 timestamps; /* whether it has the option */
+	__u8 offers;	 /* OFFERS_* of a SYN, which also has the next two */
+	__u8 shift;
+	__u16 mss; /* 0: it is no SYN */
 	__u8 partial;	 /* whether the device completes the checksum */
 	__u8 l2_bytes;
 };
@@ -105,10 +101,9 @@ struct packet_scratch {
 	struct tcp_header header;
 	__u8 original[64];
 	struct read_options options;
-	struct packet_syn syn;
 	struct packet_held held;
 	struct segment segment;
-	__u8 made[32]; /* the TCP header of a segment */
+	__u8 made[40]; /* the TCP header of a segment */
 };
 
 struct {
@@ -171,7 +166,7 @@ static __always_inline void note_client(__u32 ifindex)
 	struct packet_control *control = control_of_node();
 
 	if (control)
-		control->clients[ifindex % PACKET_CLIENTS] = true;
+		control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32] = true;
 }
 
 /* Whether flows of clients at an interface may need translation. */
@@ -179,7 +174,7 @@ static __always_inline bool has_clients(__u32 ifindex)
 {
 	const struct packet_control *control = control_of_node();
 
-	return control && control->clients[ifindex % PACKET_CLIENTS];
+	return control && control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
 }
 
 /* The destination of a segment to the server. */
@@ -288,7 +283,6 @@ GLOBAL int discard_held(const struct packet_key *key)
 	if (!key)
 		return 0;
 	discard.key.flow = *key;
-	bpf_map_delete_elem(&packet_syns, &discard.key.flow);
 	bpf_loop(PACKET_HELD_MAX, discard_piece, &discard, 0);
 	return 0;
 }

@@ -82,6 +82,40 @@ static __always_inline __s64 payload_sum(struct packet_held *held, __s64 sum)
 	return sum;
 }
 
+/* Writes the options of a SYN, each at a fixed place. */
+static __always_inline void write_syn_options(__u8 *to, const struct segment *segment)
+{
+	for (int i = 0; i < 20; i++)
+		to[i] = TCP_OPTION_NOP;
+	to[0] = TCP_OPTION_MSS;
+	to[1] = 4;
+	to[2] = segment->mss >> 8;
+	to[3] = segment->mss;
+	if (segment->offers & OFFERS_SACK) {
+		to[4] = TCP_OPTION_SACK_PERMITTED;
+		to[5] = 2;
+	}
+	if (segment->offers & OFFERS_TIMESTAMPS) {
+		to[6] = TCP_OPTION_TIMESTAMPS;
+		to[7] = 10;
+		write_number(to + 8, segment->ts_value);
+		write_number(to + 12, 0);
+	}
+	if (segment->offers & OFFERS_WINDOW_SCALE) {
+		to[17] = TCP_OPTION_WINDOW_SCALE;
+		to[18] = 3;
+		to[19] = segment->shift;
+	}
+}
+
+/* Bytes of the TCP header of a segment. */
+static __always_inline __u32 header_bytes(const struct segment *segment)
+{
+	if (segment->mss)
+		return 40;
+	return segment->timestamps ? 32 : sizeof(struct tcphdr);
+}
+
 /* Makes the segment out of the packet, with the payload of `held` if given. The link
  * addresses stay. False if the packet has no room. */
 GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
@@ -98,7 +132,7 @@ GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
 		return false;
 	header = scratch->made;
 	__builtin_memset(header, 0, sizeof(scratch->made));
-	head = segment->timestamps ? sizeof(scratch->made) : sizeof(struct tcphdr);
+	head = header_bytes(segment);
 	at = tcp_at(segment->family, segment->l2_bytes);
 	if (bpf_skb_change_tail(skb, at + head + bytes, 0) ||
 	    write_ip(skb, segment, head + bytes))
@@ -111,7 +145,9 @@ GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
 	header[TCP_FLAGS_AT] = segment->flags;
 	header[14] = segment->window >> 8;
 	header[15] = segment->window;
-	if (segment->timestamps) {
+	if (segment->mss) {
+		write_syn_options(header + 20, segment);
+	} else if (segment->timestamps) {
 		header[20] = TCP_OPTION_NOP;
 		header[21] = TCP_OPTION_NOP;
 		header[22] = TCP_OPTION_TIMESTAMPS;
@@ -123,17 +159,19 @@ GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
 	if (segment->partial) {
 		check = fold(sum);
 	} else {
-		/* Without the option its place is zero. */
+		/* The place of options that it lacks is zero. */
 		sum = bpf_csum_diff(NULL, 0, header, sizeof(scratch->made), sum);
 		if (held)
 			sum = payload_sum(held, sum);
 		check = ~fold(sum);
 	}
 	__builtin_memcpy(header + TCP_CHECKSUM_AT, &check, sizeof(check));
-	if (segment->timestamps)
-		bpf_skb_store_bytes(skb, at, header, sizeof(scratch->made), 0);
-	else
-		bpf_skb_store_bytes(skb, at, header, sizeof(struct tcphdr), 0);
+	/* Clang must not fold its own knowledge of the bound into the check that the
+	 * verifier reads. */
+	asm volatile("" : "+r"(head));
+	if (head < sizeof(struct tcphdr) || head > sizeof(scratch->made))
+		return false;
+	bpf_skb_store_bytes(skb, at, header, head, 0);
 	asm volatile("" : "+r"(bytes));
 	if (held && bytes && bytes <= PACKET_PAYLOAD_MAX)
 		bpf_skb_store_bytes(skb, at + head, held->payload, bytes, 0);

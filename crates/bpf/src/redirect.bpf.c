@@ -123,6 +123,8 @@ GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
 	if (!listener)
 		return ACTION_FORWARD;
 	bpf_sk_release(listener);
+	if (verdict->action == ACTION_RELAY && verdict->data_path == DATA_PATH_PACKET)
+		return ACTION_FORWARD;
 	if (verdict->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
 		count(STAT_PORTS);
 		return ACTION_FORWARD;

@@ -115,6 +115,10 @@ pub struct Redirect {
     wants_packet_path: bool,
     /// Why it could not be loaded or attached, until the node has reported it.
     packet_path_error: Option<Error>,
+    /// Why its flows end with this process, if they do.
+    packet_path_unpinned: Option<io::Error>,
+    /// Whether the node relays, or did: open relays continue under the next rules.
+    relays: bool,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
     observes: bool,
     observing: Observing,
@@ -143,7 +147,8 @@ impl std::fmt::Debug for Redirect {
 /// The attachments of the programs to one interface.
 #[derive(Debug)]
 struct Holds {
-    ingress: Hold,
+    /// Set once the node relays.
+    ingress: Option<Hold>,
     /// Set once the node has settled and a rule observes.
     egress: Option<Hold>,
 }
@@ -237,6 +242,8 @@ impl Redirect {
             packet_path: None,
             wants_packet_path: false,
             packet_path_error: None,
+            packet_path_unpinned: None,
+            relays: false,
             observes: false,
             observing: Observing {
                 ttl: Duration::ZERO,
@@ -263,12 +270,16 @@ impl Redirect {
     }
 
     /// Installs rules atomically, and returns the generation that events under them carry.
-    /// `chained` says whether flows may be sent through other nodes.
+    /// `relays`: whether the node relays at all, also on request. `chained`: whether flows may be
+    /// sent through other nodes.
     ///
     /// # Errors
     /// The rules do not fit; the former ones stay in force.
-    pub fn set_rules(&mut self, rules: &[Rule], chained: bool) -> Result<u8, Error> {
+    pub fn set_rules(&mut self, rules: &[Rule], relays: bool, chained: bool) -> Result<u8, Error> {
         let compiled = rules::compile(rules, chained)?;
+        if relays {
+            self.redirect()?;
+        }
         if rules.iter().any(rules::sets_windows) {
             self.attach_windows()?;
         }
@@ -423,28 +434,50 @@ impl Redirect {
     /// [`Error::Attach`], [`Error::Map`].
     pub fn attach(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
         self.describe(ifindex, device)?;
-        let (program, successions) = (&self.program, self.shared.settings.successions);
-        let failed = |source| Error::Attach { ifindex, source };
-        let place = Place {
-            ifindex,
-            hook: Hook::Ingress,
-            successions,
-        };
-        // Creating a link waits for packets in flight, too long for a node that does not relay yet.
-        let ingress = if self.deferred.is_some() {
-            Hold::lasting(program, place)
-        } else {
-            Hold::quick(program, place)
-        };
+        let successions = self.shared.settings.successions;
         let mut holds = Holds {
-            ingress: ingress.map_err(failed)?,
+            ingress: self.relays.then(|| self.hold(ifindex)).transpose()?,
             egress: None,
         };
         if let (Some(observer), true) = (&self.observer, self.observes) {
-            holds.egress = Some(observer.hold(ifindex, successions).map_err(failed)?);
+            let hold = observer.hold(ifindex, successions);
+            holds.egress = Some(hold.map_err(|source| Error::Attach { ifindex, source })?);
         }
         self.holds.insert(ifindex, holds);
         self.take_packets();
+        Ok(())
+    }
+
+    /// Attaches the redirect program to an interface.
+    fn hold(&self, ifindex: u32) -> Result<Hold, Error> {
+        let place = Place {
+            ifindex,
+            hook: Hook::Ingress,
+            successions: self.shared.settings.successions,
+        };
+        // Creating a link waits for packets in flight, too long for a node that does not relay yet.
+        let hold = match &self.deferred {
+            Some(_) => Hold::lasting(&self.program, place),
+            None => Hold::quick(&self.program, place),
+        };
+        hold.map_err(|source| Error::Attach { ifindex, source })
+    }
+
+    /// Redirects what arrives at the interfaces. A node whose flows take the packet path alone does
+    /// without: each packet that this host forwards would pass the program.
+    fn redirect(&mut self) -> Result<(), Error> {
+        self.relays = true;
+        let without = self
+            .holds
+            .iter()
+            .filter(|(_, holds)| holds.ingress.is_none());
+        let without: Vec<u32> = without.map(|(ifindex, _)| *ifindex).collect();
+        for ifindex in without {
+            let hold = self.hold(ifindex)?;
+            if let Some(holds) = self.holds.get_mut(&ifindex) {
+                holds.ingress = Some(hold);
+            }
+        }
         Ok(())
     }
 
@@ -514,8 +547,12 @@ impl Redirect {
             .get_or_init(|| deferred.tail_call_maps());
         deferred.tail_call_into(shared.get(map::TAIL_CALLS))?;
         self.deferred = Some(deferred);
-        for holds in self.holds.values_mut() {
-            holds.ingress.settle(&self.program);
+        for ingress in self
+            .holds
+            .values_mut()
+            .filter_map(|holds| holds.ingress.as_mut())
+        {
+            ingress.settle(&self.program);
         }
         self.observer = Some(Observer::load(&shared.settings, &shared.maps)?);
         if self.observes {
@@ -530,8 +567,13 @@ impl Redirect {
         self.packet_path_error.take()
     }
 
+    /// Why the flows of the packet path end with this process, once if they do.
+    pub fn packet_path_unpinned(&mut self) -> Option<io::Error> {
+        self.packet_path_unpinned.take()
+    }
+
     /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
-    /// the flows of such a rule use sockets, so a failure is reported and nothing else fails. The
+    /// the flows of such a rule are forwarded, so a failure is reported and nothing else fails. The
     /// next rules try again.
     fn take_packets(&mut self) {
         if let Err(error) = self.attach_packets() {
@@ -548,7 +590,9 @@ impl Redirect {
             Some(packet_path) => packet_path,
             empty @ None => {
                 let (settings, maps) = (&self.shared.settings, &self.shared.maps);
-                empty.insert(PacketPath::load(settings, maps)?)
+                let (loaded, unpinned) = PacketPath::load(settings, maps)?;
+                self.packet_path_unpinned = unpinned;
+                empty.insert(loaded)
             }
         };
         for ifindex in self.holds.keys() {
@@ -588,10 +632,20 @@ impl Redirect {
     /// [`Error::Map`].
     pub fn set_followed(&mut self, followed: bool) -> Result<(), Error> {
         let behind_the_workers = self.shared.settings.workers.to_ne_bytes();
+        if let (false, Some(packet_path)) = (followed, &self.packet_path) {
+            packet_path.reclaim()?;
+        }
         let value = u32::from(followed).to_ne_bytes();
         self.shared
             .get(map::DRAINING)
             .update(&behind_the_workers, &value)
+    }
+
+    /// Leaves new flows of the packet path to a successor.
+    pub fn step_back(&self) {
+        if let Some(packet_path) = &self.packet_path {
+            packet_path.step_back();
+        }
     }
 
     /// Detaches from an interface.
@@ -605,9 +659,10 @@ impl Redirect {
 
     /// The attached interfaces, and whether the attachment ends with the process.
     pub fn attached(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
-        self.holds
-            .iter()
-            .map(|(ifindex, holds)| (*ifindex, holds.ingress.ends_with_process()))
+        self.holds.iter().map(|(ifindex, holds)| {
+            let ends = holds.ingress.as_ref().is_none_or(Hold::ends_with_process);
+            (*ifindex, ends)
+        })
     }
 
     /// The programs' counters: name, documentation, value since load.

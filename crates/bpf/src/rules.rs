@@ -47,9 +47,9 @@ fn action(action: Action) -> u8 {
     }
 }
 
-/// Whether flows under a rule wait for an observed handshake.
+/// Whether relays under a rule wait for an observed handshake.
 pub(crate) fn observes(rule: &Rule) -> bool {
-    rule.action == Action::Relay && rule.observe
+    rule.action == Action::Relay && rule.uses_sockets() && rule.observe
 }
 
 /// Whether flows under a rule may take the packet path.

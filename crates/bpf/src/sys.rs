@@ -99,16 +99,6 @@ struct Element {
     flags: u64,
 }
 
-/// Writes the value of a key that exists; false when it does not.
-pub(crate) fn replace(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<bool> {
-    /// `BPF_EXIST`
-    const EXIST: u64 = 2;
-    let mut attributes = element(map, key, value.as_ptr());
-    attributes.flags = EXIST;
-    // SAFETY: key and value live through the call, which reads them only.
-    absent_is_false(unsafe { command(MAP_UPDATE, &mut attributes) })
-}
-
 /// Writes the value of a key. Key and value are as long as the map's are.
 pub(crate) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut attributes = element(map, key, value.as_ptr());

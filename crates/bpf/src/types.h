@@ -239,6 +239,10 @@ struct packet_flow {
 	__u8 server_shift;
 	__u8 hop_limit; /* of the client's SYN */
 	__u8 turned;	/* the client is the second of the key */
+	__u8 family;
+	__u8 tries; /* how often the node has sent the SYN again */
+	__u16 syn_mss; /* in the client's SYN */
+	__u8 link[12]; /* its link layer addresses */
 	__u64 prefix; /* of the client */
 };
 #define PACKET_FIN_CLIENT 1
@@ -269,7 +273,9 @@ struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
-	__u8 clients[PACKET_CLIENTS]; /* by ifindex, modulo: it has had a client */
+	__u32 due;	    /* SYNs to send again */
+	__u32 pad;
+	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
 /* Says that connections of a client with a service pass this host. */
@@ -284,20 +290,6 @@ struct packet_attempts {
 	__u64 next_ns; /* none before (CLOCK_MONOTONIC) */
 	__u32 tries;
 	__u32 pad;
-};
-
-#define PACKET_SYN_MAX 128
-/* The SYN that was forwarded, to send again if it is lost. */
-struct packet_syn {
-	__u64 sent_ns;
-	__u32 ifindex;
-	__u16 bytes;
-	__u8 tries;
-	__u8 validated; /* only then it is the node that repeats it */
-	__u8 l2_bytes;
-	__u8 family;
-	__u8 pad[6];
-	__u8 frame[PACKET_SYN_MAX / 32][32];
 };
 
 #define PACKET_HELD_MAX 16
@@ -423,6 +415,7 @@ enum stat {
 	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
 	STAT_PACKET_OPENED,   /* flows that reached their server */
 	STAT_PACKET_ICMP,     /* ICMP errors that quoted a segment in the node's numbers */
+	STAT_PACKET_RESENT,   /* SYNs sent again for clients that the node answered */
 	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
 	STAT_MAX,
 };

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use posthaste_relay::policy::Policy;
+use posthaste_relay::policy::{Policy, Rule};
 
 use crate::groups::Group;
 
@@ -182,6 +182,14 @@ impl Config {
     pub fn watches(&self, interface: &str) -> bool {
         let needed = self.transparent.enabled || !self.explicit.is_empty();
         needed && self.transparent.wants(interface)
+    }
+
+    /// Whether packets for other hosts may be delivered to this one: to sockets of the node, or to
+    /// be reset. The routing rule that they need makes every route look-up of the host longer.
+    pub fn relays(&self) -> bool {
+        let transit = self.transparent.enabled && self.policy.rules.iter().any(Rule::uses_sockets);
+        let requested = !self.explicit.is_empty() || !self.fixed.is_empty();
+        transit || requested || self.follow.is_some() || !self.policy.chains.peers.is_empty()
     }
 
     /// `next` as far as a running node can take it on, and the keys in which it

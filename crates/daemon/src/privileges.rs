@@ -40,6 +40,9 @@ pub const RUN: [(Capability, &str); 5] = [
     ),
 ];
 
+/// The capabilities that a guard keeps: to clean up, and to look after flows of the packet path.
+pub const GUARD: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_BPF];
+
 /// The capabilities that `setup` and `teardown` need.
 pub const HOST: [(Capability, &str); 1] = [NODE[0]];
 

@@ -29,7 +29,7 @@ pub enum DataPath {
     /// Through two sockets of the node: a relay.
     Socket,
     /// Translated packet by packet, by programs at the client's interface, where they take the
-    /// flow; else through sockets.
+    /// flow; else it is forwarded.
     Packet,
 }
 
@@ -224,6 +224,15 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether it delivers packets of transit flows to this host: to sockets, or to be reset.
+    pub fn uses_sockets(&self) -> bool {
+        match self.action {
+            Action::Relay => self.data_path == DataPath::Socket,
+            Action::Forward => false,
+            Action::Reject => true,
+        }
+    }
+
     /// Settings of the sockets of both sides.
     pub fn sides(&self) -> Sides<&SideOptions> {
         Sides([&self.downstream, &self.upstream])

@@ -63,6 +63,68 @@ fn bridge_with_netfilter() {
     Row::new(build, probes).run();
 }
 
+/// A router with one interface: client and server are on the same switch, in different networks.
+fn one_armed() -> Testbed {
+    let mut testbed = Testbed::new(&["client", "server", ROUTER, "switch"]);
+    let mut lines = vec![
+        "link add hub type bridge".to_owned(),
+        "link set hub up".to_owned(),
+    ];
+    for (host, port) in [("client", "one"), ("server", "two"), (ROUTER, "three")] {
+        testbed.cable([host, "eth0"], ["switch", port]);
+        lines.push(format!("link set {port} master hub"));
+    }
+    let made = testbed.host("switch").ip_batch(&lines);
+    made.expect("a switch is a bridge");
+    let client = "address add LAN.2/LEN dev eth0\nroute add default via LAN.1";
+    testbed.ip("client", client);
+    let server = "address add WAN.2/LEN dev eth0\nroute add default via WAN.1";
+    testbed.ip("server", server);
+    let router = "address add LAN.1/LEN dev eth0\naddress add WAN.1/LEN dev eth0";
+    testbed.ip(ROUTER, router);
+    testbed.forward(ROUTER);
+    // It would report a way around itself to both (RFC 792).
+    for host in [ROUTER, "client", "server"] {
+        for key in ["accept_redirects", "send_redirects"] {
+            testbed.sysctl(host, &format!("net.ipv4.conf.eth0.{key}"), "0");
+        }
+        testbed.sysctl(host, "net.ipv6.conf.eth0.accept_redirects", "0");
+    }
+    testbed.serve("server", &[80, 81]);
+    testbed
+}
+
+/// A router on a stick, as in a small cloud network.
+#[test]
+fn one_interface_for_both_sides() {
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        answered("client@LAN.2", ("WAN.2", 81)),
+        refused("client@LAN.2", ("WAN.2", 82)),
+    ];
+    Row::new(one_armed, probes).relays().run();
+}
+
+/// The same, with the router's address for the server.
+#[test]
+fn one_interface_for_both_sides_with_translation() {
+    let build = || {
+        let testbed = one_armed();
+        let script = "table IP nat {
+            chain after { type nat hook postrouting priority 100
+            IP daddr WAN.0/LEN masquerade
+            }
+            }";
+        testbed.nft(ROUTER, script);
+        testbed
+    };
+    let probes = [
+        answered("client@LAN.2", ("WAN.2", 80)),
+        refused("client@LAN.2", ("WAN.2", 82)),
+    ];
+    Row::new(build, probes).relays().run();
+}
+
 /// A box that is a bridge and no router: it has no address, and nothing is its business.
 // promise: X14
 #[test]

@@ -109,7 +109,7 @@ fn forwarding_namespace() -> Namespace {
 }
 
 impl<'a> Host<'a> {
-    fn new(namespace: &'a Namespace, settings: Settings) -> Self {
+    pub(crate) fn new(namespace: &'a Namespace, settings: Settings) -> Self {
         let mut redirect = load(settings);
         let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
         redirect
@@ -137,7 +137,7 @@ impl<'a> Host<'a> {
 
     /// Puts rules in force and returns their generation.
     pub(crate) fn obey(&mut self, rules: &[Rule]) -> u8 {
-        self.redirect.set_rules(rules, false).unwrap()
+        self.redirect.set_rules(rules, true, false).unwrap()
     }
 
     /// Runs the program on a frame as if it had come in from the clients.

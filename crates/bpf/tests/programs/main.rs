@@ -16,6 +16,7 @@ mod cost;
 mod fragments;
 mod half_open_flows;
 mod host;
+mod packets;
 mod policy;
 mod segment;
 mod shapes;

@@ -79,7 +79,9 @@ impl<'a> Wire<'a> {
                 .unwrap();
         }
         redirect.settle().unwrap();
-        redirect.set_rules(&[rule(action, accept)], false).unwrap();
+        redirect
+            .set_rules(&[rule(action, accept)], true, false)
+            .unwrap();
         let worker_maps = redirect
             .worker_maps(0)
             .unwrap()
@@ -316,7 +318,7 @@ fn time_wait_yields_to_forwarding() {
     on_wires((Action::Relay, LATE), |wire| {
         leave_time_wait(wire, 44_000);
         wire.redirect
-            .set_rules(&[rule(Action::Forward, LATE)], false)
+            .set_rules(&[rule(Action::Forward, LATE)], true, false)
             .unwrap();
         let server = wire.serve();
         let client = connected(wire.dial(44_000));
@@ -449,7 +451,7 @@ fn send(network: &Network, frame: &[u8]) {
     assert_eq!(network.client().run_in(send).unwrap(), frame.len());
 }
 
-fn link_address(ifindex: u32) -> socket2::SockAddr {
+pub(crate) fn link_address(ifindex: u32) -> socket2::SockAddr {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned().try_into().unwrap(),
         sll_protocol: 0,

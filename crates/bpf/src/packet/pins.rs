@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pins of the packet path: maps, links and the sweep outlive the node, because a flow whose
+//! entry is lost is dead. The next node adopts them. Until then, or until no flow is left, the
+//! guard of the last node looks after them.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::object::Map;
+use crate::objects::packet_path::{self, map};
+use crate::sys;
+
+/// Where a BPF file system is usually mounted, and in it the directory of this program. Only root
+/// passes the former.
+const FILE_SYSTEM: &str = "/sys/fs/bpf";
+const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
+/// Where the systemd unit has that directory for its user.
+const OF_SERVICE: &str = "/run/posthaste/bpf";
+/// Changes with the layout of the maps: flows of another layout are left to the programs that made
+/// them.
+const LAYOUT: &str = "packets-3";
+/// The name of the program that removes flows that have ended.
+pub(super) const SWEEP: &str = "sweep";
+/// Time between two rounds of [`Orphans`].
+const ROUND: Duration = Duration::from_secs(1);
+/// How long flows may outlive their node: the bound for idle ones (RFC 5382 section 5, REQ-5).
+const OUTLIVED_MAX: Duration = Duration::from_mins(124);
+
+/// The pins of one network namespace.
+#[derive(Debug)]
+pub(super) struct Pins(PathBuf);
+
+impl Pins {
+    fn of(netns: u64) -> Self {
+        Self(of_namespace(netns).join(LAYOUT))
+    }
+
+    /// The directory of a network namespace, made if needed.
+    pub(super) fn make(netns: u64) -> io::Result<Self> {
+        let places = [FILE_SYSTEM, OF_SERVICE];
+        if !places
+            .map(Path::new)
+            .into_iter()
+            .any(sys::is_bpf_file_system)
+        {
+            let message = format!("no BPF file system is mounted at {FILE_SYSTEM}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
+        }
+        let pins = Self::of(netns);
+        fs::create_dir_all(&pins.0).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("create {}: {error}", pins.0.display()),
+            )
+        })?;
+        Ok(pins)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Excludes others that adopt or remove the pins.
+    pub(super) fn lock(&self) -> io::Result<File> {
+        loop {
+            fs::create_dir_all(&self.0)?;
+            let file = File::open(&self.0)?;
+            file.lock()?;
+            // Another process may have removed the directory before this one had the lock.
+            if self.is_current(&file) {
+                return Ok(file);
+            }
+        }
+    }
+
+    fn is_current(&self, file: &File) -> bool {
+        let (there, ours) = (fs::metadata(&self.0), file.metadata());
+        there
+            .and_then(|there| Ok(there.ino() == ours?.ino()))
+            .unwrap_or(false)
+    }
+
+    /// Pins an object in place of another.
+    pub(super) fn replace(&self, name: &str, object: BorrowedFd<'_>) -> io::Result<()> {
+        let path = self.path(name);
+        // The kernel does not pin over a name that exists.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => sys::pin(object, &path),
+        }
+    }
+
+    /// Removes the pins, unless another node has them by now.
+    pub(super) fn remove_of(&self, owners: &Map, owner: u32) {
+        let Ok(lock) = self.lock() else {
+            return;
+        };
+        if owner_of(owners) == Some(owner) {
+            let _ = fs::remove_dir_all(&self.0);
+            // Only if it is empty.
+            let _ = self.0.parent().map(fs::remove_dir);
+        }
+        drop(lock);
+    }
+}
+
+fn of_namespace(netns: u64) -> PathBuf {
+    let service = Path::new(OF_SERVICE);
+    let directory = if sys::is_bpf_file_system(service) {
+        service
+    } else {
+        Path::new(DIRECTORY)
+    };
+    directory.join(netns.to_string())
+}
+
+/// The node that the flows belong to.
+fn owner_of(owners: &Map) -> Option<u32> {
+    let mut owner = [0; 4];
+    let found = owners.look_up(&[0; 4], &mut owner).ok()?;
+    found.then(|| u32::from_ne_bytes(owner))
+}
+
+/// Flows of the packet path whose node has ended.
+#[derive(Debug)]
+pub struct Orphans {
+    pins: Pins,
+    sweep: OwnedFd,
+    owners: Arc<Map>,
+    owner: u32,
+}
+
+impl Orphans {
+    /// The flows that were left in a network namespace. The caller knows that no node is there.
+    pub fn find(netns: u64) -> Option<Self> {
+        let pins = Pins::of(netns);
+        let object = &packet_path::OBJECT;
+        let name = object.maps[map::PACKET_OWNER].name;
+        let owners = object.adopt(map::PACKET_OWNER, sys::pinned(&pins.path(name)).ok()?);
+        Some(Self {
+            sweep: sys::pinned(&pins.path(SWEEP)).ok()?,
+            owner: owner_of(&owners)?,
+            owners,
+            pins,
+        })
+    }
+
+    /// Removes flows that have ended, until none is left or another node has them. Then removes the
+    /// pins. Flows that last longer than 124 minutes end with them.
+    pub fn look_after(self) {
+        let until = Instant::now() + OUTLIVED_MAX;
+        while self.are_mine() {
+            let left = super::sweep(self.sweep.as_fd(), 0).unwrap_or(1);
+            if left == 0 || Instant::now() >= until {
+                return self.pins.remove_of(&self.owners, self.owner);
+            }
+            thread::sleep(ROUND);
+        }
+    }
+
+    fn are_mine(&self) -> bool {
+        self.pins.0.exists() && owner_of(&self.owners) == Some(self.owner)
+    }
+}
+
+/// Removes the pins of the packet path of a network namespace, and so ends its flows.
+///
+/// # Errors
+/// The pins cannot be removed. That there are none is no error.
+pub fn remove_packet_pins(netns: u64) -> io::Result<bool> {
+    match fs::remove_dir_all(of_namespace(netns)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What happens to flows of the packet path without a packet of theirs. User space runs
+ * these programs.
+ *
+ * packet_sweep    removes entries that have lived their time
+ * packet_resend   sends SYNs again that the server has not answered
+ */
+#pragma once
+#include "packet_learning.h"
+#include "packet_segment.h"
+
+/* How long entries live. Without a SYN-ACK: */
+#define LEARNING_NS 10000000000ull
+#define HALF_OPEN_NS 5000000000ull
+#define HOLD_NS 4000000000ull
+/* Then until the client's next segment, which is reset. */
+#define GIVEN_UP_NS 60000000000ull
+/* After a reset, and after both FINs: longer than the time in which one that was lost
+ * five times in a row is repeated. */
+#define CLOSED_NS 2000000000ull
+#define FINISHED_NS 15000000000ull
+/* RFC 5382 section 5, REQ-5. */
+#define IDLE_NS (124 * 60 * 1000000000ull)
+
+/* What a sweep did. */
+struct sweep {
+	__u64 now;
+	__u32 left;
+	__u32 due; /* SYNs to send again */
+};
+
+/* Whether an entry has lived its time. */
+static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
+{
+	__u64 age = now > entry->since_ns ? now - entry->since_ns : 0;
+	__u64 idle = now > entry->last_ns ? now - entry->last_ns : 0;
+
+	switch (entry->state) {
+	case PACKET_LEARNING:
+		return age > LEARNING_NS;
+	case PACKET_ANSWERED:
+	case PACKET_ACCEPTED:
+		return age > HALF_OPEN_NS;
+	case PACKET_GIVEN_UP:
+		return age > GIVEN_UP_NS;
+	case PACKET_CLOSED:
+		return idle > CLOSED_NS;
+	case PACKET_OPEN:
+		return idle > (entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER) ?
+				       FINISHED_NS :
+				       IDLE_NS);
+	}
+	return entry->state == PACKET_REMOVED;
+}
+
+/* When a SYN is sent again: after 1 s and 3 s, as its sender would (RFC 6298 section 5.5).
+ * Only a validated client's: the others repeat theirs. */
+static __always_inline bool is_due(const struct packet_flow *entry, __u64 now)
+{
+	__u64 wait = entry->tries ? 3000000000ull : 1000000000ull;
+
+	return entry->state == PACKET_HELD && entry->tries < 2 && now > entry->since_ns + wait;
+}
+
+/* Looks after one entry. */
+static long sweep_flow(void *map, const struct packet_key *at, struct packet_flow *entry,
+		       struct sweep *sweep)
+{
+	struct packet_key key = *at;
+	__u32 state = entry->state;
+	struct flow flow;
+
+	sweep->left += 1;
+	sweep->due += is_due(entry, sweep->now);
+	if (state == PACKET_HELD) {
+		if (sweep->now < entry->since_ns + HOLD_NS ||
+		    !change(entry, PACKET_HELD, PACKET_GIVEN_UP))
+			return 0;
+		count(STAT_PACKET_GIVEN_UP);
+		flow = flow_of(&key, entry->turned);
+		forget(&flow);
+	} else {
+		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
+		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
+			return 0;
+		if (is_half_open(state))
+			leave_half_open(entry->prefix, false);
+		else if (state == PACKET_LEARNING)
+			leave_learning();
+		sweep->left -= 1;
+		bpf_map_delete_elem(map, &key);
+	}
+	discard_held(&key);
+	return 0;
+}
+
+/* Looks after all entries. With cb[0] it is a node that runs this, which so shows that it
+ * lives. Returns how many entries are left. */
+SEC("classifier")
+int packet_sweep(struct __sk_buff *skb)
+{
+	struct sweep sweep = { .now = bpf_ktime_get_ns() };
+	struct packet_control *control = control_of_node();
+
+	if (control && skb->cb[0])
+		control->heartbeat_ns = sweep.now;
+	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
+	if (control)
+		control->due = sweep.due;
+	return sweep.left;
+}
+
+/* SYNs to send again. */
+struct resend {
+	struct __sk_buff *skb;
+	__u64 now;
+	__u32 family;
+};
+
+/* Sends one by its client's way: it enters the client's interface once more. It differs
+ * from the client's only in the place of its options. */
+static long resend_syn(void *map, const struct packet_key *key, struct packet_flow *entry,
+		       struct resend *resend)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct segment *segment;
+
+	(void)map;
+	if (!scratch || entry->family != resend->family || !is_due(entry, resend->now))
+		return 0;
+	entry->tries += 1;
+	segment = &scratch->segment;
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = flow_of(key, entry->turned);
+	segment->family = entry->family;
+	segment->l2_bytes = ETH_HLEN;
+	segment->hop_limit = entry->hop_limit;
+	segment->seq = entry->client_isn;
+	segment->flags = TCP_SYN;
+	segment->window = entry->window;
+	segment->offers = entry->promised;
+	segment->mss = entry->syn_mss;
+	segment->shift = entry->client_shift;
+	segment->ts_value = entry->client_ts;
+	if (!write_segment(resend->skb, segment, NULL))
+		return 0;
+	bpf_skb_store_bytes(resend->skb, 0, entry->link, sizeof(entry->link), 0);
+	if (!bpf_clone_redirect(resend->skb, entry->ifindex, BPF_F_INGRESS))
+		count(STAT_PACKET_RESENT);
+	return 0;
+}
+
+/* Sends SYNs again, of the family of the frame that it is run with: the kernel derives
+ * from it the protocol of a packet without a link layer header. */
+SEC("classifier")
+int packet_resend(struct __sk_buff *skb)
+{
+	struct resend resend = {
+		.skb = skb,
+		.now = bpf_ktime_get_ns(),
+		.family = skb->protocol == bpf_htons(ETH_P_IP) ? AF_INET : AF_INET6,
+	};
+
+	bpf_for_each_map_elem(&packet_flows, resend_syn, &resend, 0);
+	return 0;
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that outlive their node, and hosts that cannot carry them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use posthaste_lab::scratch::Scratch;
+
+use super::ends::carry;
+use super::*;
+use crate::support::{SOON, binary};
+
+/// A BPF file system that only the programs of one test have, at the usual place.
+struct Place {
+    directory: Scratch,
+}
+
+impl Place {
+    /// One made by `mount`, whose last word is the directory.
+    fn mounted(mount: &[&str]) -> Self {
+        let place = Self {
+            directory: Scratch::new().expect("a directory"),
+        };
+        fs::create_dir(place.root()).expect("a mount point");
+        let mounted = Command::new("mount").args(mount).arg(place.root()).status();
+        assert!(mounted.expect("mount can be run").success());
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /sys/fs/bpf && exec \"$0\" \"$@\"' {} \"$@\"\n",
+            place.root().display(),
+            binary().display()
+        );
+        fs::write(place.program(), script).expect("a script");
+        fs::set_permissions(place.program(), fs::Permissions::from_mode(0o755)).expect("a program");
+        place
+    }
+
+    fn new() -> Self {
+        Self::mounted(&["-t", "bpf", "bpf"])
+    }
+
+    fn root(&self) -> PathBuf {
+        self.directory.path().join("bpf")
+    }
+
+    /// The product's program, which sees this file system.
+    fn program(&self) -> PathBuf {
+        self.directory.path().join("posthaste")
+    }
+
+    fn start(&self, host: &Namespace) -> Node {
+        let node = Node::builder(host, self.program()).config(CONFIG).start();
+        node.expect("the node becomes ready")
+    }
+
+    /// The pins of network namespaces.
+    fn pins(&self) -> Vec<PathBuf> {
+        let listed = fs::read_dir(self.root().join("posthaste"));
+        let each = listed.into_iter().flatten();
+        each.map(|entry| entry.expect("a name").path()).collect()
+    }
+
+    fn run(&self, host: &Namespace, words: &str) {
+        let mut command = host.command(self.program()).expect("an open namespace");
+        let output = command.args(words.split(' ')).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words}: {stderr}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .arg("--lazy")
+            .arg(self.root())
+            .status();
+    }
+}
+
+/// A node with a file system of its own, and a connection of each family on the packet path.
+fn testbed(place: &Place) -> (Network, TcpListener, Node, [Pair; 2]) {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = place.start(network.node(0));
+    until_ready(&network, &node, &listener);
+    let pairs = open(&network, &node, &listener);
+    (network, listener, node, pairs)
+}
+
+fn open(network: &Network, node: &Node, listener: &TcpListener) -> [Pair; 2] {
+    let taken = redirect(node, "packet_taken");
+    let mut pairs = Family::ALL.map(|family| Pair::open(network, family, listener));
+    exchange(&mut pairs);
+    assert_eq!(redirect(node, "packet_taken"), taken + 2);
+    pairs
+}
+
+fn exchange(pairs: &mut [Pair]) {
+    for pair in pairs {
+        pair.check();
+        carry(&mut pair.client, &mut pair.server, 100_000, 1);
+        carry(&mut pair.server, &mut pair.client, 100_000, 2);
+    }
+}
+
+fn logged(node: &Node, words: &str) -> bool {
+    node.log().iter().any(|line| line.contains(words))
+}
+
+/// A node is killed under open flows. They go on without one, and under the next.
+#[test]
+fn flows_outlive_a_killed_node() {
+    let place = Place::new();
+    let (network, listener, mut node, mut pairs) = testbed(&place);
+    node.kill().expect("it runs");
+    exchange(&mut pairs);
+    // New connections are forwarded, or still answered by the programs.
+    let mut during = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    exchange(&mut during);
+    let mut node = place.start(network.node(0));
+    let words = "the packet path cannot be pinned";
+    assert!(!logged(&node, words), "{:#?}", node.log());
+    until("the next node takes flows", || {
+        let pair = Pair::open(&network, Family::V4, &listener);
+        pair.close_client_first();
+        redirect(&node, "packet_taken") > 0
+    });
+    for mut pairs in [pairs, during, open(&network, &node, &listener)] {
+        exchange(&mut pairs);
+        let [one, other] = pairs;
+        one.close_client_first();
+        other.close_server_first();
+    }
+    node.stop(SOON).expect("it ends");
+    until("the guard has removed the pins", || place.pins().is_empty());
+}
+
+/// Without a next node the guard removes the pins when the last flow has ended.
+#[test]
+fn guard_looks_after_the_flows_of_a_killed_node() {
+    let place = Place::new();
+    let (_network, _listener, mut node, mut pairs) = testbed(&place);
+    node.kill().expect("it runs");
+    exchange(&mut pairs);
+    assert_eq!(place.pins().len(), 1);
+    for pair in pairs {
+        pair.close_client_first();
+    }
+    until("the guard has removed the pins", || place.pins().is_empty());
+}
+
+/// A stopped node leaves open flows too.
+#[test]
+fn guard_looks_after_the_flows_of_a_stopped_node() {
+    let place = Place::new();
+    let (_network, _listener, mut node, mut pairs) = testbed(&place);
+    node.stop(SOON).expect("it ends");
+    exchange(&mut pairs);
+    assert_eq!(place.pins().len(), 1);
+    for pair in pairs {
+        pair.close_server_first();
+    }
+    until("the guard has removed the pins", || place.pins().is_empty());
+}
+
+/// `teardown` ends the flows, unless it is to keep them.
+#[test]
+fn teardown_removes_the_pins() {
+    let place = Place::new();
+    let (network, _listener, mut node, mut pairs) = testbed(&place);
+    node.kill().expect("it runs");
+    place.run(network.node(0), "teardown --keep-flows");
+    exchange(&mut pairs);
+    assert_eq!(place.pins().len(), 1);
+    place.run(network.node(0), "teardown");
+    assert!(place.pins().is_empty());
+}
+
+/// A successor has the flows while they carry data.
+#[test]
+fn upgrade_loses_no_byte() {
+    let place = Place::new();
+    let (network, listener, mut node, mut pairs) = testbed(&place);
+    let socket = node.socket();
+    let words = format!("upgrade --socket {}", socket.display());
+    std::thread::scope(|scope| {
+        let host = network.node(0);
+        let upgrading = scope.spawn(|| place.run(host, &words));
+        while !upgrading.is_finished() {
+            exchange(&mut pairs);
+        }
+    });
+    let successor = pid(&node);
+    node.process_mut().wait(SOON).expect("the first node ends");
+    exchange(&mut pairs);
+    let opened = open(&network, &node, &listener);
+    for pair in pairs.into_iter().chain(opened) {
+        pair.close_client_first();
+    }
+    kill(successor, Signal::SIGTERM).expect("it runs");
+    until("the successor ends", || kill(successor, None).is_err());
+    until("the guard has removed the pins", || place.pins().is_empty());
+}
+
+fn pid(node: &Node) -> Pid {
+    let status = node.status().expect("the node answers");
+    let pid = status["pid"].as_i64().expect("a number");
+    Pid::from_raw(pid.try_into().expect("a process id"))
+}
+
+/// A node that drains leaves new connections to forwarding, and open ones go on.
+#[test]
+fn draining_node_takes_no_flows() {
+    let network = line();
+    let config = "[defaults]\ndata_path = \"packet\"\n[[rule]]\nname = \"sockets\"\nports = [81]\n\
+        data_path = \"socket\"\n[[rule]]\nname = \"packets\"\n";
+    let node = crate::support::start(&network, config);
+    let [listener, relayed] = [PORT, 81].map(|port| listen(network.server(), port));
+    until_ready(&network, &node, &listener);
+    let mut pairs = open(&network, &node, &listener);
+    // The node drains as long as this relay is open.
+    let mut relay = Pair::open(&network, Family::V4, &relayed);
+    relay.check();
+    let pid = node.process().pid().cast_signed();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    until("the drain", || {
+        node.status().expect("the node answers")["state"] == "draining"
+    });
+    let taken = redirect(&node, "packet_taken");
+    for family in Family::ALL {
+        let mut forwarded = Pair::open(&network, family, &listener);
+        forwarded.check();
+        forwarded.close_client_first();
+    }
+    assert_eq!(redirect(&node, "packet_taken"), taken);
+    exchange(&mut pairs);
+    relay.close_client_first();
+}
+
+/// Without a BPF file system flows are carried, and the node warns what its end means for them.
+#[test]
+fn unpinned_flows_are_reported() {
+    let place = Place::mounted(&["-t", "tmpfs", "none"]);
+    let (_network, _listener, node, _pairs) = testbed(&place);
+    assert!(logged(&node, "the packet path cannot be pinned"));
+    assert!(logged(&node, "no BPF file system is mounted"));
+}
+
+/// Where the programs cannot be loaded, flows are forwarded, and the node warns.
+#[test]
+fn flows_are_forwarded_without_the_packet_path() {
+    let place = Place::new();
+    let network = line();
+    let host = network.node(0);
+    let cookie = host.run_in(posthaste_relay::sys::netns_cookie);
+    let pins = place.root().join(Path::new("posthaste"));
+    // A directory in the place of a map.
+    let map = pins.join(format!(
+        "{}/packets-3/packet_flows",
+        cookie.expect("a number")
+    ));
+    fs::create_dir_all(map).expect("a directory");
+    let listener = listen(network.server(), PORT);
+    let node = place.start(host);
+    until("the node warns", || {
+        logged(&node, "the packet path is not available")
+    });
+    for family in Family::ALL {
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        pair.close_client_first();
+        assert_eq!(counter(&node, "relays_opened"), 0, "{family}");
+    }
+}
