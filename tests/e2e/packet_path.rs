@@ -86,6 +86,37 @@ fn flows_are_carried_without_relays() {
     assert_eq!(counter(&node, "relays_opened"), relays);
 }
 
+/// A split pays where an answer takes more than one round trip.
+#[test]
+fn long_answers_use_sockets() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let node = start_in(network.node(0), "[defaults]\ndata_path = \"auto\"\n");
+    until_ready(&network, &node, &listener);
+    let [taken, relays] = [
+        redirect(&node, "packet_taken"),
+        counter(&node, "relays_opened"),
+    ];
+    for round in 1..=2 {
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        pair.close_server_first();
+        assert_eq!(redirect(&node, "packet_taken"), taken + round, "short");
+    }
+    let answer = vec![7; 300_000];
+    for round in 0..=2 {
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        let mut received = vec![0; answer.len()];
+        pair.server.write_all(&answer).expect("it is sent");
+        pair.client.read_exact(&mut received).expect("it arrives");
+        assert_eq!(received, answer);
+        pair.close_server_first();
+        assert_eq!(counter(&node, "relays_opened"), relays + round);
+        assert_eq!(redirect(&node, "packet_long"), round);
+    }
+    assert_eq!(redirect(&node, "packet_taken"), taken + 3);
+}
+
 /// One client without options must not take them from the others.
 #[test]
 fn options_are_learned_apart() {
@@ -150,7 +181,7 @@ fn refusals_reach_the_client() {
         "{error}"
     );
     assert_eq!(redirect(&node, "packet_refused"), 1);
-    // The next one is left to the rule's accept mode.
+    // The next one is forwarded.
     let again = dial(network.client(), to);
     assert!(errno(&again).is_some() || expect_refusal(again));
     assert_eq!(redirect(&node, "packet_bad"), 1);

@@ -160,6 +160,36 @@ GLOBAL int learn(const struct flow *flow, __u32 about_client)
 	return PASS;
 }
 
+/* Bytes that a server sends before it waits for an acknowledgement (RFC 6928). A split
+ * saves round trips of longer answers. */
+#define FIRST_WINDOW (10 * 1448)
+
+/* Whether a segment of the server shows that its answer is long. */
+static __always_inline bool is_long(const struct packet_flow *entry, __u32 seq)
+{
+	__u32 sent = seq + entry->seq_delta - entry->node_isn;
+
+	return sent > FIRST_WINDOW && sent < 1u << 31;
+}
+
+/* Stores it with what its destination grants: both are valid for as long. */
+GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
+{
+	struct packet_profile *profile;
+	struct destination service;
+	struct flow flow;
+
+	if (!key || !entry)
+		return 0;
+	entry->is_long = true;
+	flow = flow_of(key, entry->turned);
+	service = service_of(&flow);
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	if (profile)
+		profile->is_long = true;
+	return 0;
+}
+
 static __always_inline bool is_equal(const struct packet_profile *one,
 				     const struct packet_profile *other)
 {

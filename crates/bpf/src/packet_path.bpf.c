@@ -233,11 +233,12 @@ GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
 	return PASS;
 }
 
-/* What a rule says about a flow. */
+/* What a rule says about a flow: bits. */
 enum request {
-	REQUEST_NONE,
-	REQUEST_PACKETS,
-	REQUEST_OBSERVED, /* by packets, once its client was seen to reach the destination */
+	REQUEST_NONE = 0,
+	REQUEST_PACKETS = 1,
+	REQUEST_OBSERVED = 2, /* only once its client was seen to reach the destination */
+	REQUEST_SHORT = 4,    /* only for short answers */
 };
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
@@ -250,9 +251,10 @@ GLOBAL int request_of(const struct packet *pkt)
 	    is_draining(this_worker()))
 		return REQUEST_NONE;
 	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
-	    verdict.data_path != DATA_PATH_PACKET)
+	    verdict.data_path == DATA_PATH_SOCKET)
 		return REQUEST_NONE;
-	return verdict.observe ? REQUEST_OBSERVED : REQUEST_PACKETS;
+	return REQUEST_PACKETS | (verdict.observe ? REQUEST_OBSERVED : 0) |
+	       (verdict.data_path == DATA_PATH_AUTO ? REQUEST_SHORT : 0);
 }
 
 /* Whether conntrack sees the packets of an interface before this program does: then it
@@ -323,7 +325,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 		return NEXT;
 	request = request_of(pkt);
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
-	if (!request || (request == REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
+	if (!request || (request & REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
 	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
@@ -339,8 +341,12 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	if (!profile || !covers(profile, scratch->options.offers, made->since_ns))
 		return learn(&pkt->flow, false);
-	if (request == REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
+	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
 		return learn(&pkt->flow, true);
+	if (request & REQUEST_SHORT && profile->is_long) {
+		count(STAT_PACKET_LONG);
+		return NEXT;
+	}
 	answer(made, pkt, profile, &scratch->options);
 	if (!enter_half_open(pkt)) {
 		count(STAT_PACKET_FULL);
@@ -905,12 +911,15 @@ int packet_out(struct __sk_buff *skb)
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->ifindex != ifindex || view.turned == entry->turned)
 		return NEXT;
-	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN))
+	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN)) {
+		if (!entry->is_long && is_long(entry, view.seq))
+			note_long(&view.key, entry);
 		return translate_out(skb, entry, view.at, view.bytes);
+	}
 	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
 	 * the scratch area is touched. */
 	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&
-	    sequence_at(skb, view.at) == entry->node_isn)
+	    view.seq == entry->node_isn)
 		return PASS;
 	pkt = parse_segment(skb, &view, 1, device->l2_bytes);
 	if (!pkt)

@@ -13,6 +13,7 @@ struct view {
 	struct packet_key key;
 	__u32 at;     /* of the TCP header in the frame */
 	__u32 bytes;  /* of the TCP header */
+	__u32 seq;
 	__u32 flags;  /* byte 13 of it */
 	__u32 turned; /* its source is the second of the key */
 };
@@ -56,6 +57,7 @@ static __always_inline void view_tcp(struct view *view, const __u8 *tcp, bool de
 	__be16 from = *(const __be16 *)tcp, to = *(const __be16 *)(tcp + 2);
 
 	view->bytes = (tcp[12] >> 4) * 4;
+	view->seq = bpf_ntohl(*(const __be32 *)(tcp + TCP_SEQ_AT));
 	view->flags = tcp[TCP_FLAGS_AT];
 	view->turned = from == to ? descends : from > to;
 	view->key.first_port = view->turned ? to : from;
@@ -124,13 +126,4 @@ static __always_inline bool view_segment(struct __sk_buff *skb, __u32 at, struct
 	    bpf_skb_pull_data(skb, skb->len < most ? skb->len : most))
 		return false;
 	return view_headers(skb, at, view);
-}
-
-/* The sequence number of the segment whose TCP header is at `at`. */
-static __always_inline __u32 sequence_at(struct __sk_buff *skb, __u32 at)
-{
-	__be32 number = 0;
-
-	bpf_skb_load_bytes(skb, at + TCP_SEQ_AT, &number, sizeof(number));
-	return bpf_ntohl(number);
 }

@@ -47,6 +47,15 @@ fn action(action: Action) -> u8 {
     }
 }
 
+/// `enum data_path`
+fn data_path(path: DataPath) -> u8 {
+    match path {
+        DataPath::Socket => 0,
+        DataPath::Packet => 1,
+        DataPath::Auto => 2,
+    }
+}
+
 /// Whether relays under a rule wait for an observed handshake.
 pub(crate) fn observes(rule: &Rule) -> bool {
     rule.action == Action::Relay && rule.uses_sockets() && rule.observe
@@ -54,7 +63,7 @@ pub(crate) fn observes(rule: &Rule) -> bool {
 
 /// Whether flows under a rule may take the packet path.
 pub(crate) fn wants_packet_path(rule: &Rule) -> bool {
-    rule.action == Action::Relay && rule.data_path == DataPath::Packet
+    rule.action == Action::Relay && rule.data_path != DataPath::Socket
 }
 
 /// Whether a rule sets initial congestion windows.
@@ -145,7 +154,7 @@ impl Candidate<'_> {
             } else {
                 0
             },
-            data_path: (rule.data_path == DataPath::Packet).into(),
+            data_path: data_path(rule.data_path),
         }
     }
 }

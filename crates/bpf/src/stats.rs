@@ -7,7 +7,7 @@ use crate::object::Map;
 const CPUS_MAX: usize = 8192;
 
 /// Name and documentation of each counter, in the order of `enum stat`.
-const STATS: [(&str, &str); 34] = [
+const STATS: [(&str, &str); 35] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
         "half_open_full",
@@ -121,6 +121,10 @@ const STATS: [(&str, &str); 34] = [
     (
         "packet_icmp_errors",
         "ICMP errors whose quoted sequence number the packet path translated.",
+    ),
+    (
+        "packet_long",
+        "SYNs to destinations whose answers are too long for the packet path.",
     ),
     (
         "packet_resent",

@@ -67,6 +67,7 @@ enum accept_bits {
 enum data_path {
 	DATA_PATH_SOCKET, /* through two sockets of the node */
 	DATA_PATH_PACKET, /* translated packet by packet (docs/design/0022) */
+	DATA_PATH_AUTO,	  /* likewise, unless the destination's answers are long */
 };
 
 /* One rule as it applies to a destination prefix. */
@@ -240,6 +241,7 @@ struct packet_flow {
 	__u8 hop_limit; /* of the client's SYN */
 	__u8 turned;	/* the client is the second of the key */
 	__u8 family;
+	__u8 is_long; /* its server sent more than a first window */
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
@@ -258,7 +260,7 @@ struct packet_profile {
 	__u8 shift;
 	__u8 offers; /* OFFERS_* */
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
-	__u8 pad;
+	__u8 is_long; /* it sent more than a first window */
 };
 
 /* The half-open flows of the packet path from a client prefix. */
@@ -415,6 +417,7 @@ enum stat {
 	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
 	STAT_PACKET_OPENED,   /* flows that reached their server */
 	STAT_PACKET_ICMP,     /* ICMP errors that quoted a segment in the node's numbers */
+	STAT_PACKET_LONG,     /* SYNs to a destination whose answers are long */
 	STAT_PACKET_RESENT,   /* SYNs sent again for clients that the node answered */
 	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
 	STAT_MAX,

@@ -93,7 +93,7 @@ macro_rules! words {
 }
 
 words!(Action: "relay" = Relay, "forward" = Forward, "reject" = Reject);
-words!(DataPath: "socket" = Socket, "packet" = Packet);
+words!(DataPath: "socket" = Socket, "packet" = Packet, "auto" = Auto);
 words!(SourceAddress: "auto" = Auto, "client" = Client, "node" = Node);
 
 /// A meaning, or the accepted form.

@@ -31,6 +31,9 @@ pub enum DataPath {
     /// Translated packet by packet, by programs at the client's interface, where they take the
     /// flow; else it is forwarded.
     Packet,
+    /// Likewise while its destination sends no more than a server's first window; through sockets
+    /// where it sends more, or where the programs do not take the flow.
+    Auto,
 }
 
 /// Which source address the server sees.
@@ -227,7 +230,7 @@ impl Rule {
     /// Whether it delivers packets of transit flows to this host: to sockets, or to be reset.
     pub fn uses_sockets(&self) -> bool {
         match self.action {
-            Action::Relay => self.data_path == DataPath::Socket,
+            Action::Relay => self.data_path != DataPath::Packet,
             Action::Forward => false,
             Action::Reject => true,
         }

@@ -144,8 +144,8 @@ pub(in super::super) static NODE: Table = &[
     rows(&["defaults", "rule"], One, &[
         key("accept", Is("\"early\""), Words(&["early", "strict", "late"]), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
-        key("data_path", Is("\"socket\""), Words(&["socket", "packet"]),
-            "through sockets of the node, or translated [packet by packet](#packet-path)"),
+        key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
+            "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
         key("source_address", Is("\"auto\""), Words(&["auto", "client", "node"]),
             "the address that the server sees: the client's address and port, or an address of this host"),
     ]),
