@@ -373,6 +373,7 @@ fn events_wait_for_settling() {
             .open(vec![], Box::new(NoHost))
             .unwrap();
         let at = interface(network.node(0), TO_CLIENT);
+        redirect.set_rules(&[], true, false).unwrap();
         redirect.attach(at, device(LinkLayer::Ethernet)).unwrap();
         assert_eq!(redirect.attached().collect::<Vec<_>>(), [(at, false)]);
         worker_maps
