@@ -29,7 +29,7 @@
  * option. */
 #define HEADER_MASK 63
 
-/* A TCP header before and after a change. Behind its end both are zero or equal. */
+/* A TCP header before and after a change. */
 struct tcp_header {
 	__u8 before[128];
 	__u8 after[128];
@@ -75,7 +75,6 @@ static __always_inline bool load_header(struct __sk_buff *skb, struct tcp_header
 	asm volatile("" : "+r"(bytes));
 	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
 		return false;
-	__builtin_memset(header->before, 0, TCP_HEADER_MAX);
 	if (bpf_skb_load_bytes(skb, at, header->before, bytes))
 		return false;
 	__builtin_memcpy(header->after, header->before, TCP_HEADER_MAX);
@@ -98,7 +97,7 @@ static __always_inline void store_header(struct __sk_buff *skb, struct tcp_heade
 	asm volatile("" : "+r"(bytes));
 	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
 		return;
-	diff = bpf_csum_diff(header->before, TCP_HEADER_MAX, header->after, TCP_HEADER_MAX, 0);
+	diff = bpf_csum_diff(header->before, bytes, header->after, bytes, 0);
 	bpf_skb_store_bytes(skb, at, header->after, bytes, 0);
 	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 }
@@ -121,7 +120,8 @@ static long translate_option(__u32 index, struct translation *how)
 	if (option[0] == TCP_OPTION_END)
 		return 1;
 	if (option[0] == TCP_OPTION_NOP) {
-		header->at = at + 1;
+		/* Most come in pairs (RFC 7323 appendix A). */
+		header->at = at + 1 + (option[1] == TCP_OPTION_NOP);
 		return 0;
 	}
 	bytes = option[1];
