@@ -20,6 +20,8 @@ mod ends;
 mod icmp;
 mod learning;
 mod lifetime;
+mod reload;
+mod resend;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
