@@ -460,16 +460,18 @@ static long hold_piece(__u32 index, struct cutting *cut)
 				return 1;
 		}
 		cut->key.index = __sync_fetch_and_add(&entry->held, 1);
+		if (cut->key.index >= PACKET_HELD_MAX)
+			return 1;
 		if (bpf_map_update_elem(&packet_held, &cut->key, held, BPF_ANY))
 			return 1;
 		count(STAT_PACKET_HELD);
 		/* The releaser opens the flow, then reads what is held; so it has missed
-		 * none, or this sees that the flow is open. */
+		 * none, or this sees that the flow is open. The same holds for who closes. */
 		held = bpf_map_lookup_elem(&packet_held, &cut->key);
-		if (entry->state == PACKET_OPEN && held &&
+		if (entry->state != PACKET_HELD && held &&
 		    __sync_val_compare_and_swap(&held->ready, 1, 2) == 1) {
 			bpf_map_delete_elem(&packet_held, &cut->key);
-			cut->open = true;
+			cut->open = entry->state == PACKET_OPEN;
 			return 1;
 		}
 	}
@@ -670,16 +672,15 @@ struct release {
 	__u32 sent;
 };
 
-/* Releases one segment; 1 ends the release. */
+/* Releases one segment. */
 static long release_piece(__u32 index, struct release *release)
 {
 	struct packet_held *held;
 
 	release->key.index = index;
 	held = bpf_map_lookup_elem(&packet_held, &release->key);
-	if (!held)
-		return 1;
-	if (__sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
+	/* There was no room for it, or it comes at this moment. */
+	if (!held || __sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
 		return 0;
 	release->segment->seq = held->seq;
 	release->segment->flags = held->flags | TCP_ACK;
@@ -731,7 +732,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 		segment->flags = TCP_RST;
 		segment->timestamps = false;
 	} else {
-		bpf_loop(PACKET_HELD_MAX, release_piece, &release, 0);
+		bpf_loop(held_pieces(entry), release_piece, &release, 0);
 		if (release.sent)
 			return DROP;
 		segment->seq = entry->client_isn + 1;

@@ -89,9 +89,10 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 		else if (state == PACKET_LEARNING)
 			leave_learning();
 		sweep->left -= 1;
-		bpf_map_delete_elem(map, &key);
 	}
-	discard_held(&key);
+	discard_held(&key, held_pieces(entry));
+	if (state != PACKET_HELD)
+		bpf_map_delete_elem(map, &key);
 	return 0;
 }
 
