@@ -509,7 +509,8 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	cut.piece = skb->gso_size ? skb->gso_size : cut.left;
 	cut.seq = bpf_ntohl(pkt->tcp.seq);
 	cut.flags = scratch->header.before[TCP_FLAGS_AT];
-	if (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst)
+	/* An urgent pointer would be lost: the client repeats the segment. */
+	if (pkt->tcp.urg || (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst))
 		return true;
 	bpf_loop(PACKET_HELD_MAX, hold_piece, &cut, 0);
 	return !cut.open;
