@@ -9,6 +9,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::support::{
@@ -17,6 +18,7 @@ use crate::support::{
 };
 
 mod ends;
+mod forged;
 mod icmp;
 mod learning;
 mod lifetime;
@@ -135,6 +137,30 @@ fn held_data_arrives() {
         server.read_exact(&mut received).expect("it arrives");
         assert_eq!(received, question);
         assert!(redirect(&node, "packet_held") > held, "{family}");
+        Pair { client, server }.close_client_first();
+    }
+}
+
+/// An urgent pointer (RFC 9293 section 3.8.5) takes the byte that it means out of the stream.
+#[test]
+fn early_urgent_data_arrives() {
+    let network = network([
+        Link::delay(Duration::from_millis(1)),
+        Link::delay(Duration::from_millis(30)),
+    ]);
+    let (node, listener) = ready(&network);
+    for family in Family::ALL {
+        let taken = redirect(&node, "packet_taken");
+        let to = target(&network, family, &listener);
+        let mut client = dial(network.client(), to).expect("it connects");
+        let urgent = SockRef::from(&client).send_out_of_band(b"ab!");
+        assert_eq!(urgent.expect("it is sent"), 3);
+        client.write_all(b"cd").expect("it is sent");
+        let (mut server, _) = accept(&listener);
+        let mut received = [0; 4];
+        server.read_exact(&mut received).expect("it arrives");
+        assert_eq!(&received, b"abcd", "{family}");
+        assert_eq!(redirect(&node, "packet_taken"), taken + 1, "{family}");
         Pair { client, server }.close_client_first();
     }
 }

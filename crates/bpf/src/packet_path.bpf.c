@@ -282,7 +282,7 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->since_ns = made->last_ns = bpf_ktime_get_ns();
 	made->ifindex = skb->ifindex;
 	made->turned = is_turned(&pkt->flow);
-	made->client_isn = bpf_ntohl(pkt->tcp.seq);
+	made->client_isn = made->other_isn = bpf_ntohl(pkt->tcp.seq);
 	made->held_next = made->server_ack = made->client_isn + 1;
 	made->hop_limit = hop_limit(pkt);
 	made->window = bpf_ntohs(pkt->tcp.window);
@@ -310,8 +310,17 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->state = PACKET_ANSWERED;
 }
 
+/* Whether a socket has the addresses and ports of a SYN, such as that of a relay that was
+ * opened under former rules: forwarding drops what belongs to a socket. */
+static __always_inline bool has_socket(struct __sk_buff *skb, struct packet *pkt)
+{
+	int owner = owner_of(skb, pkt);
+
+	return owner != OWNER_NONE && owner != OWNER_LISTENER;
+}
+
 /* A SYN of a new flow. NEXT where the packet path does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile *profile;
@@ -325,7 +334,8 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
 	if (!request || (request == REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
-	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
+	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt) ||
+	    has_socket(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
 		return NEXT;
 	}
@@ -371,23 +381,26 @@ static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
-GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	__u32 state;
+	__u32 state, isn;
 	int verdict;
 
 	if (!pkt || !scratch)
 		return NEXT;
+	isn = bpf_ntohl(pkt->tcp.seq);
 	entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
-	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
+	if (entry && !has_ended(entry) && entry->client_isn != isn) {
 		/* The server decides, and answers an ACK if it still has the flow. */
+		if (entry->ifindex == skb->ifindex)
+			entry->other_isn = isn;
 		count(STAT_PACKET_BUSY);
 		return PASS;
 	}
 	if (entry && entry->state == PACKET_LEARNING) {
-		if (entry->client_isn == bpf_ntohl(pkt->tcp.seq))
+		if (entry->client_isn == isn)
 			return PASS;
 		stop_learning(entry, PACKET_CLOSED);
 	}
@@ -792,8 +805,10 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		return PASS;
 	service = service_from(&pkt->flow);
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
-		/* A new connection: the server has lost the old one. */
-		if (entry->state == PACKET_OPEN)
+		/* A new connection: the server has lost the old one. Only for a SYN that has
+		 * passed: else anybody could end a flow with a forged SYN-ACK. */
+		if (entry->state == PACKET_OPEN &&
+		    bpf_ntohl(pkt->tcp.ack_seq) == entry->other_isn + 1)
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
@@ -814,9 +829,8 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			mark_bad(&service);
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
 			return DROP;
-		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
+		if (change(entry, PACKET_HELD, PACKET_OPEN))
 			count(STAT_PACKET_OPENED);
-			}
 		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)

@@ -2,8 +2,9 @@
 //! Rules that change between packets and sockets while connections are open.
 
 use super::ends::carry;
+use super::forged::{MSS, v4_ends};
 use super::*;
-use crate::support::dial_from;
+use crate::syn_options::raw::send_syn;
 
 /// Reloads rules with a data path.
 fn switch(node: &Node, data_path: &str) {
@@ -53,21 +54,21 @@ fn open_connections_keep_their_path() {
     }
 }
 
-/// A relay that has ended leaves a TIME_WAIT socket, to which this host would give the packets of the
-/// next connection with its addresses and ports.
+/// A forged SYN, or that of a client that was started anew, goes to the relay that is open, whose
+/// segments no program may keep from it.
 #[test]
-fn ports_of_relays_are_used_again() {
+fn open_relays_keep_their_addresses() {
     let network = line();
     let (node, listener) = ready(&network);
-    for family in Family::ALL {
-        let to = target(&network, family, &listener);
-        let source = (network.client_address(family), 20_000).into();
-        for data_path in ["socket", "packet", "socket", "packet"] {
-            switch(&node, data_path);
-            let mut pair = Pair::of(dial_from(network.client(), source, to), &listener);
-            pair.check();
-            // The client has no TIME_WAIT socket then.
-            pair.close_server_first();
-        }
-    }
+    switch(&node, "socket");
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    switch(&node, "packet");
+    let [from, to] = v4_ends(&pair);
+    let [taken, unfit] = ["packet_taken", "packet_unfit"].map(|name| redirect(&node, name));
+    send_syn(network.client(), from, to, &MSS);
+    until("the SYN", || redirect(&node, "packet_unfit") > unfit);
+    assert_eq!(redirect(&node, "packet_taken"), taken);
+    pair.check();
+    pair.close_client_first();
 }
