@@ -13,8 +13,9 @@ use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::support::{
-    PORT, Pair, accept, counter, dial, errno, expect_end, expect_reset, firewall_script, line,
-    listen, network, reset, start_in, target, until,
+    PORT, Pair, accept, counter, dial, dial_with, errno, expect_end, expect_reset, firewall,
+    firewall_script, firewall_text, line, listen, network, remove_firewall, reset, start_in,
+    target, until,
 };
 
 mod ends;
@@ -137,6 +138,39 @@ fn held_data_arrives() {
         server.read_exact(&mut received).expect("it arrives");
         assert_eq!(received, question);
         assert!(redirect(&node, "packet_held") > held, "{family}");
+        Pair { client, server }.close_client_first();
+    }
+}
+
+/// Held segments and SYNs that are sent again take the way of the client's own, also where it depends
+/// on the traffic class or the flow label.
+#[test]
+fn held_data_keeps_class_and_label() {
+    let network = network([
+        Link::delay(Duration::from_millis(1)),
+        Link::delay(Duration::from_millis(30)),
+    ]);
+    let (node, listener) = ready(&network);
+    let rules = "ip protocol tcp ip dscp != cs3 counter\nip6 nexthdr tcp ip6 dscp != cs3 counter\n\
+        ip6 nexthdr tcp ip6 flowlabel 0 counter";
+    for family in Family::ALL {
+        firewall(network.server(), "classes", &[("input", rules)]);
+        let held = redirect(&node, "packet_held");
+        let to = target(&network, family, &listener);
+        let dialled = dial_with(network.client(), to, |socket| match family {
+            Family::V4 => socket.set_tos_v4(0x60),
+            Family::V6 => socket.set_tclass_v6(0x60),
+        });
+        let mut client = dialled.expect("the node answers");
+        client.write_all(b"a question").expect("it is sent");
+        let (mut server, _) = accept(&listener);
+        server.read_exact(&mut [0; 10]).expect("it arrives");
+        assert_eq!(redirect(&node, "packet_held"), held + 1, "{family}");
+        // Before the end: a TIME_WAIT socket has no class of its own.
+        let counted = firewall_text(network.server(), "classes");
+        let none = counted.matches("counter packets 0 ").count();
+        assert_eq!(none, 3, "{family}: {counted}");
+        remove_firewall(network.server(), "classes");
         Pair { client, server }.close_client_first();
     }
 }

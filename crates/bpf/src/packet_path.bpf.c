@@ -272,6 +272,18 @@ static __always_inline bool is_fit(struct __sk_buff *skb, const struct packet *p
 	       !pkt->tcp.fin && hop_limit(pkt) > 1;
 }
 
+/* Routers choose among equal paths by the flow label (RFC 6438), so what the node sends for a
+ * client has that of its SYN. */
+static __always_inline __be32 class_label_of(const struct packet *pkt)
+{
+	__be32 word;
+
+	if (pkt->family == AF_INET)
+		return bpf_htonl((__u32)pkt->ip.v4.tos << 20);
+	__builtin_memcpy(&word, &pkt->ip.v6, sizeof(word));
+	return word & bpf_htonl(0x0fffffff);
+}
+
 /* The entry of a SYN that is forwarded and not answered. */
 static __always_inline void describe(struct __sk_buff *skb, const struct packet *pkt,
 				     struct packet_scratch *scratch)
@@ -287,6 +299,7 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->hop_limit = hop_limit(pkt);
 	made->window = bpf_ntohs(pkt->tcp.window);
 	made->family = pkt->family;
+	made->class_label = class_label_of(pkt);
 	made->syn_mss = scratch->options.mss;
 	if (pkt->l2_bytes)
 		bpf_skb_load_bytes(skb, 0, made->link, sizeof(made->link));
@@ -732,6 +745,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 	segment->family = pkt->family;
 	segment->l2_bytes = pkt->l2_bytes;
 	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
 	segment->window = entry->window;
 	segment->ack = entry->node_isn + 1;
 	segment->timestamps = !!(entry->promised & OFFERS_TIMESTAMPS);

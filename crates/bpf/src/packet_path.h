@@ -85,6 +85,7 @@ struct segment {
 	__u32 ts_value;
 	__u32 ts_echo;
 	__u32 window;
+	__be32 class_label; /* traffic class and flow label (RFC 8200 section 3) */
 	__u8 hop_limit;
 	__u8 timestamps; /* whether it has the option */
 	__u8 offers;	 /* OFFERS_* of a SYN, which also has the next two */

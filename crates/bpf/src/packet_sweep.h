@@ -137,6 +137,7 @@ static long resend_syn(void *map, const struct packet_key *key, struct packet_fl
 	segment->family = entry->family;
 	segment->l2_bytes = ETH_HLEN;
 	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
 	segment->seq = entry->client_isn;
 	segment->flags = TCP_SYN;
 	segment->window = entry->window;

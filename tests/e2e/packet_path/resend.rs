@@ -3,7 +3,6 @@
 
 use super::ends::carry;
 use super::*;
-use crate::support::{firewall, remove_firewall};
 
 /// The node sends the SYN again, by the way of its client, over devices with and without a link
 /// layer.
