@@ -9,17 +9,22 @@ use posthaste_lab::link::Link;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::support::{
-    PORT, Pair, accept, counter, dial, errno, expect_end, expect_reset, firewall_script, line,
-    listen, network, reset, start_in, target, until,
+    PORT, Pair, accept, counter, dial, dial_with, errno, expect_end, expect_reset, firewall,
+    firewall_script, firewall_text, line, listen, network, remove_firewall, reset, start_in,
+    target, until,
 };
 
 mod ends;
+mod forged;
 mod icmp;
 mod learning;
 mod lifetime;
+mod reload;
+mod resend;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
@@ -164,6 +169,64 @@ fn held_data_arrives() {
         server.read_exact(&mut received).expect("it arrives");
         assert_eq!(received, question);
         assert!(redirect(&node, "packet_held") > held, "{family}");
+        Pair { client, server }.close_client_first();
+    }
+}
+
+/// Held segments and SYNs that are sent again take the way of the client's own, also where it depends
+/// on the traffic class or the flow label.
+#[test]
+fn held_data_keeps_class_and_label() {
+    let network = network([
+        Link::delay(Duration::from_millis(1)),
+        Link::delay(Duration::from_millis(30)),
+    ]);
+    let (node, listener) = ready(&network);
+    // The last acknowledgement of an earlier connection may still be on its way.
+    let rules = ["ip dscp != cs3", "ip6 dscp != cs3", "ip6 flowlabel 0"]
+        .map(|rule| format!("tcp flags & (syn | psh) != 0 {rule} counter"))
+        .join("\n");
+    for family in Family::ALL {
+        firewall(network.server(), "classes", &[("input", &rules)]);
+        let held = redirect(&node, "packet_held");
+        let to = target(&network, family, &listener);
+        let dialled = dial_with(network.client(), to, |socket| match family {
+            Family::V4 => socket.set_tos_v4(0x60),
+            Family::V6 => socket.set_tclass_v6(0x60),
+        });
+        let mut client = dialled.expect("the node answers");
+        client.write_all(b"a question").expect("it is sent");
+        let (mut server, _) = accept(&listener);
+        server.read_exact(&mut [0; 10]).expect("it arrives");
+        assert_eq!(redirect(&node, "packet_held"), held + 1, "{family}");
+        let counted = firewall_text(network.server(), "classes");
+        let none = counted.matches("counter packets 0 ").count();
+        assert_eq!(none, 3, "{family}: {counted}");
+        remove_firewall(network.server(), "classes");
+        Pair { client, server }.close_client_first();
+    }
+}
+
+/// An urgent pointer (RFC 9293 section 3.8.5) takes the byte that it means out of the stream.
+#[test]
+fn early_urgent_data_arrives() {
+    let network = network([
+        Link::delay(Duration::from_millis(1)),
+        Link::delay(Duration::from_millis(30)),
+    ]);
+    let (node, listener) = ready(&network);
+    for family in Family::ALL {
+        let taken = redirect(&node, "packet_taken");
+        let to = target(&network, family, &listener);
+        let mut client = dial(network.client(), to).expect("it connects");
+        let urgent = SockRef::from(&client).send_out_of_band(b"ab!");
+        assert_eq!(urgent.expect("it is sent"), 3);
+        client.write_all(b"cd").expect("it is sent");
+        let (mut server, _) = accept(&listener);
+        let mut received = [0; 4];
+        server.read_exact(&mut received).expect("it arrives");
+        assert_eq!(&received, b"abcd", "{family}");
+        assert_eq!(redirect(&node, "packet_taken"), taken + 1, "{family}");
         Pair { client, server }.close_client_first();
     }
 }

@@ -274,6 +274,18 @@ static __always_inline bool is_fit(struct __sk_buff *skb, const struct packet *p
 	       !pkt->tcp.fin && hop_limit(pkt) > 1;
 }
 
+/* Routers choose among equal paths by the flow label (RFC 6438), so what the node sends for a
+ * client has that of its SYN. */
+static __always_inline __be32 class_label_of(const struct packet *pkt)
+{
+	__be32 word;
+
+	if (pkt->family == AF_INET)
+		return bpf_htonl((__u32)pkt->ip.v4.tos << 20);
+	__builtin_memcpy(&word, &pkt->ip.v6, sizeof(word));
+	return word & bpf_htonl(0x0fffffff);
+}
+
 /* The entry of a SYN that is forwarded and not answered. */
 static __always_inline void describe(struct __sk_buff *skb, const struct packet *pkt,
 				     struct packet_scratch *scratch)
@@ -284,11 +296,12 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->since_ns = made->last_ns = bpf_ktime_get_ns();
 	made->ifindex = skb->ifindex;
 	made->turned = is_turned(&pkt->flow);
-	made->client_isn = bpf_ntohl(pkt->tcp.seq);
+	made->client_isn = made->other_isn = bpf_ntohl(pkt->tcp.seq);
 	made->held_next = made->server_ack = made->client_isn + 1;
 	made->hop_limit = hop_limit(pkt);
 	made->window = bpf_ntohs(pkt->tcp.window);
 	made->family = pkt->family;
+	made->class_label = class_label_of(pkt);
 	made->syn_mss = scratch->options.mss;
 	if (pkt->l2_bytes)
 		bpf_skb_load_bytes(skb, 0, made->link, sizeof(made->link));
@@ -312,8 +325,17 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->state = PACKET_ANSWERED;
 }
 
+/* Whether a socket has the addresses and ports of a SYN, such as that of a relay that was
+ * opened under former rules: forwarding drops what belongs to a socket. */
+static __always_inline bool has_socket(struct __sk_buff *skb, struct packet *pkt)
+{
+	int owner = owner_of(skb, pkt);
+
+	return owner != OWNER_NONE && owner != OWNER_LISTENER;
+}
+
 /* A SYN of a new flow. NEXT where the packet path does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_profile *profile;
@@ -327,7 +349,8 @@ GLOBAL int open_flow(struct __sk_buff *skb, const struct packet *pkt)
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
 	if (!request || (request & REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
 		return NEXT;
-	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt)) {
+	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt) ||
+	    has_socket(skb, pkt)) {
 		count(STAT_PACKET_UNFIT);
 		return NEXT;
 	}
@@ -377,23 +400,26 @@ static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
-GLOBAL int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	__u32 state;
+	__u32 state, isn;
 	int verdict;
 
 	if (!pkt || !scratch)
 		return NEXT;
+	isn = bpf_ntohl(pkt->tcp.seq);
 	entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
-	if (entry && !has_ended(entry) && entry->client_isn != bpf_ntohl(pkt->tcp.seq)) {
+	if (entry && !has_ended(entry) && entry->client_isn != isn) {
 		/* The server decides, and answers an ACK if it still has the flow. */
+		if (entry->ifindex == skb->ifindex)
+			entry->other_isn = isn;
 		count(STAT_PACKET_BUSY);
 		return PASS;
 	}
 	if (entry && entry->state == PACKET_LEARNING) {
-		if (entry->client_isn == bpf_ntohl(pkt->tcp.seq))
+		if (entry->client_isn == isn)
 			return PASS;
 		stop_learning(entry, PACKET_CLOSED);
 	}
@@ -466,16 +492,18 @@ static long hold_piece(__u32 index, struct cutting *cut)
 				return 1;
 		}
 		cut->key.index = __sync_fetch_and_add(&entry->held, 1);
+		if (cut->key.index >= PACKET_HELD_MAX)
+			return 1;
 		if (bpf_map_update_elem(&packet_held, &cut->key, held, BPF_ANY))
 			return 1;
 		count(STAT_PACKET_HELD);
 		/* The releaser opens the flow, then reads what is held; so it has missed
-		 * none, or this sees that the flow is open. */
+		 * none, or this sees that the flow is open. The same holds for who closes. */
 		held = bpf_map_lookup_elem(&packet_held, &cut->key);
-		if (entry->state == PACKET_OPEN && held &&
+		if (entry->state != PACKET_HELD && held &&
 		    __sync_val_compare_and_swap(&held->ready, 1, 2) == 1) {
 			bpf_map_delete_elem(&packet_held, &cut->key);
-			cut->open = true;
+			cut->open = entry->state == PACKET_OPEN;
 			return 1;
 		}
 	}
@@ -513,7 +541,8 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	cut.piece = skb->gso_size ? skb->gso_size : cut.left;
 	cut.seq = bpf_ntohl(pkt->tcp.seq);
 	cut.flags = scratch->header.before[TCP_FLAGS_AT];
-	if (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst)
+	/* An urgent pointer would be lost: the client repeats the segment. */
+	if (pkt->tcp.urg || (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst))
 		return true;
 	bpf_loop(PACKET_HELD_MAX, hold_piece, &cut, 0);
 	return !cut.open;
@@ -677,16 +706,15 @@ struct release {
 	__u32 sent;
 };
 
-/* Releases one segment; 1 ends the release. */
+/* Releases one segment. */
 static long release_piece(__u32 index, struct release *release)
 {
 	struct packet_held *held;
 
 	release->key.index = index;
 	held = bpf_map_lookup_elem(&packet_held, &release->key);
-	if (!held)
-		return 1;
-	if (__sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
+	/* There was no room for it, or it comes at this moment. */
+	if (!held || __sync_val_compare_and_swap(&held->ready, 1, 2) != 1)
 		return 0;
 	release->segment->seq = held->seq;
 	release->segment->flags = held->flags | TCP_ACK;
@@ -724,6 +752,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 	segment->family = pkt->family;
 	segment->l2_bytes = pkt->l2_bytes;
 	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
 	segment->window = entry->window;
 	segment->ack = entry->node_isn + 1;
 	segment->timestamps = !!(entry->promised & OFFERS_TIMESTAMPS);
@@ -738,7 +767,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 		segment->flags = TCP_RST;
 		segment->timestamps = false;
 	} else {
-		bpf_loop(PACKET_HELD_MAX, release_piece, &release, 0);
+		bpf_loop(held_pieces(entry), release_piece, &release, 0);
 		if (release.sent)
 			return DROP;
 		segment->seq = entry->client_isn + 1;
@@ -797,8 +826,10 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		return PASS;
 	service = service_from(&pkt->flow);
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
-		/* A new connection: the server has lost the old one. */
-		if (entry->state == PACKET_OPEN)
+		/* A new connection: the server has lost the old one. Only for a SYN that has
+		 * passed: else anybody could end a flow with a forged SYN-ACK. */
+		if (entry->state == PACKET_OPEN &&
+		    bpf_ntohl(pkt->tcp.ack_seq) == entry->other_isn + 1)
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
@@ -819,9 +850,8 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			mark_bad(&service);
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
 			return DROP;
-		if (change(entry, PACKET_HELD, PACKET_OPEN)) {
+		if (change(entry, PACKET_HELD, PACKET_OPEN))
 			count(STAT_PACKET_OPENED);
-			}
 		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)

@@ -85,6 +85,7 @@ struct segment {
 	__u32 ts_value;
 	__u32 ts_echo;
 	__u32 window;
+	__be32 class_label; /* traffic class and flow label (RFC 8200 section 3) */
 	__u8 hop_limit;
 	__u8 timestamps; /* whether it has the option */
 	__u8 offers;	 /* OFFERS_* of a SYN, which also has the next two */
@@ -296,20 +297,30 @@ struct discard {
 	struct packet_held_key key;
 };
 
+/* The most pieces that a flow may hold. Some may be missing in between: what had no room
+ * in the map of all flows. */
+static __always_inline __u32 held_pieces(const struct packet_flow *entry)
+{
+	__u32 held = entry->held;
+
+	return held < PACKET_HELD_MAX ? held : PACKET_HELD_MAX;
+}
+
 static long discard_piece(__u32 index, struct discard *discard)
 {
 	discard->key.index = index;
-	return bpf_map_delete_elem(&packet_held, &discard->key) != 0;
+	bpf_map_delete_elem(&packet_held, &discard->key);
+	return 0;
 }
 
-GLOBAL int discard_held(const struct packet_key *key)
+GLOBAL int discard_held(const struct packet_key *key, __u32 pieces)
 {
 	struct discard discard = {};
 
 	if (!key)
 		return 0;
 	discard.key.flow = *key;
-	bpf_loop(PACKET_HELD_MAX, discard_piece, &discard, 0);
+	bpf_loop(pieces, discard_piece, &discard, 0);
 	return 0;
 }
 
@@ -333,7 +344,7 @@ static __always_inline void close_early(const struct packet_key *key, struct pac
 
 	if (state != PACKET_CLOSED && change(entry, state, PACKET_CLOSED) && is_half_open(state))
 		leave_half_open(entry->prefix, false);
-	discard_held(key);
+	discard_held(key, held_pieces(entry));
 }
 
 /* Reads one option; 1 ends the walk. */

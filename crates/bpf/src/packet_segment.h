@@ -40,12 +40,14 @@ GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 
 		struct iphdr v4;
 		struct ipv6hdr v6;
 	} ip = {};
+	__be32 word;
 
 	if (!segment)
 		return 0;
 	if (segment->family == AF_INET) {
 		ip.v4.version = 4;
 		ip.v4.ihl = 5;
+		ip.v4.tos = bpf_ntohl(segment->class_label) >> 20;
 		ip.v4.tot_len = bpf_htons(sizeof(ip.v4) + bytes);
 		ip.v4.frag_off = bpf_htons(IPV4_DONT_FRAGMENT);
 		ip.v4.ttl = segment->hop_limit;
@@ -55,7 +57,8 @@ GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 
 		ip.v4.check = ~fold(bpf_csum_diff(NULL, 0, &ip.v4, sizeof(ip.v4), 0));
 		return bpf_skb_store_bytes(skb, segment->l2_bytes, &ip.v4, sizeof(ip.v4), 0);
 	}
-	ip.v6.version = 6;
+	word = segment->class_label | bpf_htonl(6u << 28);
+	__builtin_memcpy(&ip.v6, &word, sizeof(word));
 	ip.v6.payload_len = bpf_htons(bytes);
 	ip.v6.nexthdr = IPPROTO_TCP;
 	ip.v6.hop_limit = segment->hop_limit;

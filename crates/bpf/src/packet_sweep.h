@@ -89,9 +89,10 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 		else if (state == PACKET_LEARNING)
 			leave_learning();
 		sweep->left -= 1;
-		bpf_map_delete_elem(map, &key);
 	}
-	discard_held(&key);
+	discard_held(&key, held_pieces(entry));
+	if (state != PACKET_HELD)
+		bpf_map_delete_elem(map, &key);
 	return 0;
 }
 
@@ -136,6 +137,7 @@ static long resend_syn(void *map, const struct packet_key *key, struct packet_fl
 	segment->family = entry->family;
 	segment->l2_bytes = ETH_HLEN;
 	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
 	segment->seq = entry->client_isn;
 	segment->flags = TCP_SYN;
 	segment->window = entry->window;

@@ -230,6 +230,8 @@ struct packet_flow {
 	__u32 server_ack;
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
+	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
+	__u32 other_isn;  /* of the last SYN that differs, which the server decides about */
 	__u16 window;	   /* the client's last, in HELD */
 	__u16 node_window; /* in the node's SYN-ACK */
 	__u16 mss;	   /* in it */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SYNs with any option, from any address.
+//! Segments that open connections, with any option, from any address.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -10,10 +10,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 const RAW: i32 = 255;
 const TCP: u8 = 6;
 const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
 
 /// Sends a SYN from a host, under any source address. Options are filled up with no-operations.
 pub(crate) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
-    let packet = packet(from, to, options);
+    send(host, from, to, SYN, options);
+}
+
+/// Sends a SYN-ACK that acknowledges the number 0.
+pub(crate) fn send_syn_ack(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4) {
+    send(host, from, to, SYN | ACK, &[]);
+}
+
+fn send(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, flags: u8, options: &[u8]) {
+    let packet = packet(from, to, flags, options);
     let send = || {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
         socket.send_to(&packet, &SocketAddr::from(to).into())
@@ -22,13 +32,13 @@ pub(crate) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, o
     assert_eq!(sent, packet.len());
 }
 
-fn packet(from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) -> Vec<u8> {
+fn packet(from: SocketAddrV4, to: SocketAddrV4, flags: u8, options: &[u8]) -> Vec<u8> {
     let mut tcp = Vec::new();
     tcp.extend(from.port().to_be_bytes());
     tcp.extend(to.port().to_be_bytes());
     tcp.extend([0, 0, 0, 1, 0, 0, 0, 0]);
     let words = 5 + options.len().div_ceil(4);
-    tcp.extend([u8::try_from(words).expect("40 bytes") << 4, SYN]);
+    tcp.extend([u8::try_from(words).expect("40 bytes") << 4, flags]);
     tcp.extend([0xff, 0xff, 0, 0, 0, 0]);
     tcp.extend(options);
     tcp.resize(4 * words, 1);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Segments of who is not on the path of an open connection.
+
+use std::net::{SocketAddr, SocketAddrV4};
+
+use super::*;
+use crate::support::plain;
+use crate::syn_options::raw::{send_syn, send_syn_ack};
+
+/// A maximum segment size of 1460 bytes (RFC 9293 section 3.7.1).
+pub(super) const MSS: [u8; 4] = [2, 4, 5, 0xb4];
+
+/// The client's and the server's address of an IPv4 connection.
+pub(super) fn v4_ends(pair: &Pair) -> [SocketAddrV4; 2] {
+    let server = pair.client.peer_addr().expect("it is connected");
+    [pair.client_address(), server].map(|address| match plain(address) {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(address) => panic!("{address} is not of IPv4"),
+    })
+}
+
+/// A SYN-ACK ends only a flow whose client has sent another SYN, which it acknowledges.
+#[test]
+fn forged_syn_acks_end_no_flow() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let taken = redirect(&node, "packet_taken");
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    assert_eq!(redirect(&node, "packet_taken"), taken + 1);
+    let [client, server] = v4_ends(&pair);
+    send_syn_ack(network.server(), server, client);
+    pair.check();
+    let busy = redirect(&node, "packet_busy");
+    send_syn(network.client(), client, server, &MSS);
+    until("the SYN", || redirect(&node, "packet_busy") > busy);
+    send_syn_ack(network.server(), server, client);
+    pair.check();
+    pair.close_client_first();
+}
