@@ -138,11 +138,12 @@ const SPEECH: [(&str, &str); 17] = [
 ];
 
 /// The code that uses literal verbs. Other code is still to be rewritten.
-const LITERAL: [&str; 11] = [
+const LITERAL: [&str; 12] = [
     "crates/bpf-build/",
     "crates/bypass/",
     "crates/config/",
     "crates/control/",
+    "crates/controller/",
     "crates/daemon/",
     "crates/measure/",
     "crates/netlink/",
