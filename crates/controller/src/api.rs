@@ -29,12 +29,12 @@ pub(super) mod view;
 
 /// The description of what follows.
 const OPENAPI: &str = include_str!("api/openapi.json");
-/// Links that are listed at the most, and when nobody says how many: nothing else is done meanwhile.
+/// The most links that one answer lists, and the default. The lock of the state is held meanwhile.
 const LINKS_MAX: usize = 10_000;
 
 type Shared = State<Arc<Server>>;
 
-/// Answers whoever connects, within bounds.
+/// Answers every client that connects, within bounds.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
     let log = server.log.clone();
     // Nobody drops the sender: the task of this is aborted instead.
@@ -64,7 +64,7 @@ fn routes(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Lets in who may do what is asked for.
+/// Lets in a request whose token permits it.
 async fn check_token(State(server): Shared, request: Request, next: Next) -> Response {
     let (read, operate) = {
         let inner = server.lock();

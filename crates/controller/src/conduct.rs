@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What one node may have a controller do. Pure.
 //!
-//! A node on the list may be broken into, or be broken. Whatever it says again and again costs a bounded part of a
+//! A node on the list may be broken into, or be broken. What it sends again and again costs a bounded part of a
 //! processor: it is read more slowly, and who has rows sent again and again or comes all the time is sent away. It is
 //! remembered over its streams.
 
@@ -40,7 +40,7 @@ impl Conduct {
         over.saturating_sub(MESSAGES_AT_ONCE)
     }
 
-    /// It says that rows do not fit. Whether that may be.
+    /// It reports that rows do not fit. Whether it may still do so.
     pub(super) fn may_nack(&mut self, now: Duration) -> bool {
         self.nacks.add_within(NACK, NACKS_AT_ONCE, now)
     }

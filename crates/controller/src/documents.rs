@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The documents of the controller's API: what the server sends and the client reads. Times are
-//! microseconds where their names say `us`.
+//! microseconds where their names end in `us`.
 
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ pub struct Node {
     pub reflectors: Vec<String>,
     /// The plan that it follows.
     pub holds: Option<PlanVersion>,
-    /// How far its host's clock is ahead of the controller's, as it says; nothing until it does.
+    /// How far its host's clock is ahead of the controller's, as it reports; nothing until it does.
     pub clock_offset_seconds: Option<f64>,
 }
 
@@ -88,7 +88,7 @@ pub struct Node {
 pub struct Links {
     /// Each once.
     pub links: Vec<Link>,
-    /// There are more than were asked for.
+    /// There are more than the limit of the request.
     pub incomplete: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Link {
     pub rtt_us: Option<u32>,
     /// The loss that is planned with, lost probes per million.
     pub loss_ppm: Option<u32>,
-    /// The ends say too different things.
+    /// The ends report round trips that differ too much.
     pub disputed: bool,
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Explanation {
     /// The largest transfer and access link of the class that this is in.
     pub(crate) class_bytes: u64,
     pub(crate) class_access_us: u32,
-    /// What nodes are told, the best first.
+    /// The routes that nodes receive, the best first.
     pub(crate) routes: Vec<Choice>,
     /// The hop without nodes between, if there is a link.
     pub(crate) direct_us: Option<u64>,
@@ -177,6 +177,6 @@ pub(crate) struct Prefixes {
     pub(crate) configured: Vec<PrefixEntry>,
     /// By the API, which goes first where prefixes are equal.
     pub(crate) set: Vec<PrefixEntry>,
-    /// What nodes are told: these, as far as their nodes are there, and what nodes have measured.
+    /// What nodes receive: these, as far as their nodes are there, and what nodes have measured.
     pub(crate) in_force: Vec<PrefixEntry>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which ways nodes are told, and why, in words.
+//! Which routes nodes receive, and why, in words.
 
 use posthaste_control::message::{NodeNumber, RouteUpdate};
 use posthaste_control::registry::Registry;
@@ -16,7 +16,7 @@ use crate::documents::{Choice, Explanation, Route, Routes};
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// Something that was asked for is not known.
+    /// A name in the request is not known.
     Unknown(String),
     /// A plan is being made, or there is none yet.
     Later(String),
@@ -92,7 +92,7 @@ pub(super) fn pair(
 }
 
 fn rib(inner: &Inner) -> Result<&Rib, Unanswered> {
-    let what = "a plan is being made: ask again";
+    let what = "a plan is being made: try again";
     inner
         .state
         .rib()

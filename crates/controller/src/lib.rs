@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A controller: takes nodes in, makes plans of what they measure, and tells each its part.
+//! A controller: takes nodes in, makes plans of what they measure, and sends each its part.
 //!
 //! One thread with a runtime carries all streams and the API; plans are made on another. What must survive
-//! is kept before any node hears of it. Without a controller nodes go on by their last plan, so the end of
-//! this process is nobody's emergency.
+//! is stored before any node receives it. Without a controller nodes use their last plan, so the end of
+//! this process interrupts no flow.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -161,7 +161,7 @@ async fn serve(
     Ok(())
 }
 
-/// Says GoAway to all nodes, and waits until they have gone, but not for long.
+/// Sends GoAway to all nodes, and waits until they have gone, but not for long.
 async fn part(server: &Server) {
     server.stop();
     let removed = async {
@@ -203,7 +203,7 @@ fn reload(next: Controller, server: &Server) {
     );
 }
 
-/// Keeps what nodes are told of the time, now and again: it must not go back for them.
+/// Stores the time that nodes receive, at an interval: after a restart it must not go back for them.
 async fn keep_time(server: Arc<Server>) {
     loop {
         let theirs = Arc::clone(&server);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is there, as nodes are told it: each the difference to what it was told before. Pure.
+//! Which nodes are there, as other nodes receive it: each the difference to what it was sent before. Pure.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ impl Membership {
         self.members.keys().copied()
     }
 
-    /// What `node` has to be told, who was told all up to a version, or nothing yet: then, whether those
-    /// that are here are all that there are. Of itself a node is told nothing.
+    /// What `node` is to be sent next, which was sent all changes up to version `sent`, or nothing yet.
+    /// `is_all`: those that are here are all that there are. A node is never sent its own entry.
     pub(super) fn since(
         &self,
         node: NodeNumber,
@@ -135,7 +135,7 @@ mod tests {
             removed,
         }) = membership.since(1, None, true)
         else {
-            panic!("who knows nothing is told all");
+            panic!("a node that was sent nothing is sent all");
         };
         assert!(all && removed.is_empty());
         assert_eq!(members.len(), 2, "but not of itself");

@@ -33,7 +33,7 @@ const REPORTS: &[Row<Reports>] = &[
         |(links, ..)| Some(links.unauthorized as f64)),
     ("reports_refused_total", "reason=\"impossible\"", "", |(links, ..)| Some(links.impossible as f64)),
     ("reports_refused_total", "reason=\"destination\"", "", |(_, destinations, _)| Some(*destinations as f64)),
-    ("links_disputed", "", "Links whose ends say too different things, now.", |(links, ..)| Some(links.disputed as f64)),
+    ("links_disputed", "", "Links whose ends report too different round trips, now.", |(links, ..)| Some(links.disputed as f64)),
     ("egress_prefixes", "", "Prefixes with an egress, as sent to nodes.", |(.., egresses)| Some(*egresses as f64)),
 ];
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::server::Server;
 use super::state::Work;
 
-/// Before it is tried again to keep a plan, when the disk was full, say.
+/// Pause before a plan is stored again after a failure: the disk may be full.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The last plan, in numbers.
@@ -66,7 +66,7 @@ pub(super) fn make(server: &Server, work: Work) {
 }
 
 /// Writes tables down until something dies or all is written, repairs the RIB by what is known now, keeps
-/// it, and has everybody told.
+/// it, and wakes the streams of all nodes.
 fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     if let Some(rollout) = &mut rollout {
         rib.roll_out(rollout, || !server.lock().state.is_repair_due(server.now()));
@@ -105,7 +105,7 @@ fn keep(server: &Server, plan_version: PlanVersion) {
     }
 }
 
-/// Gives the RIB back, and has everybody told. Returns whether a plan differs, and what it is in numbers, if
+/// Gives the RIB back, and wakes the streams of all nodes. Returns whether a plan differs, and what it is in numbers, if
 /// one is whole by this.
 fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option<(bool, Made)> {
     let chains = rib.chain_count();

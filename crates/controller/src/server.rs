@@ -127,12 +127,12 @@ impl Server {
         self.started.elapsed()
     }
 
-    /// How often either end of a stream says something.
+    /// How often either end of a stream sends a message at least.
     pub(super) fn keepalive(&self) -> Duration {
         self.keepalive
     }
 
-    /// A node of this key says who it is.
+    /// A node of this key sends its hello.
     pub(super) fn enter(
         &self,
         hello: Hello,
@@ -196,7 +196,7 @@ impl Server {
         }
         if known.is_some() {
             let what =
-                "a node tells another exchange key than before: others hold on to the former";
+                "a node sent another exchange key than before: others keep the former";
             self.log.warn(what, &[("node", &name)]);
         }
         if let Err(error) = self.store().set_key(number, Some(sent)) {
@@ -206,18 +206,18 @@ impl Server {
         }
     }
 
-    /// What a node is told first.
+    /// The first message to a node.
     pub(super) fn welcome(&self, number: NodeNumber) -> ToNode {
         self.lock().state.welcome(number)
     }
 
-    /// What nodes are told of the time, now.
+    /// The time that nodes receive, now.
     pub(super) fn time(&self) -> StoredClock {
         let now = self.now();
         self.lock().time(now)
     }
 
-    /// Keeps what nodes were told of the time.
+    /// Stores the time that nodes received.
     pub(super) fn keep_time(&self) {
         let time = self.time();
         if let Err(error) = self.store().set_time(time) {
@@ -227,7 +227,7 @@ impl Server {
         }
     }
 
-    /// A node says something, in so many bytes. Returns for how long nothing more is to be read of it.
+    /// A node sent a message of so many bytes. Returns for how long nothing more is to be read of it.
     pub(super) fn received(
         &self,
         number: NodeNumber,
@@ -252,7 +252,7 @@ impl Server {
         Ok(pause)
     }
 
-    /// A node says that rows do not fit: so often, and no more.
+    /// A node reports that rows do not fit: so often, and no more.
     fn on_nack(
         &self,
         inner: &mut Inner,
@@ -276,7 +276,7 @@ impl Server {
         ))
     }
 
-    /// What a stream has to say next.
+    /// The next message that is due on a stream.
     pub(super) fn due(&self, number: NodeNumber, ticket: u64) -> Option<ToNode> {
         let now = self.now();
         let mut inner = self.lock();
@@ -295,7 +295,7 @@ impl Server {
         due
     }
 
-    /// What a stream says when there is nothing to say.
+    /// What a stream sends when nothing is due.
     pub(super) fn idle(&self, number: NodeNumber) -> ToNode {
         self.lock().state.idle(number)
     }
@@ -310,7 +310,7 @@ impl Server {
             inner.state.leave(number, now);
         }
         let conduct = inner.conduct.get_mut(&number);
-        // Of one that is off the list no more than this is heard.
+        // A node that is off the list has no quota any more; this is its last line.
         let line = conduct.map_or(Some(0), |conduct| conduct.lines.take(Instant::now()));
         drop(inner);
         self.counters.end(end);

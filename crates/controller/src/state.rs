@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller makes of what nodes say, and what each has to be told. Pure: it is handed the time,
+//! What the controller makes of what nodes report, and what each is to be sent. Pure: it is handed the time,
 //! and plans are made by others.
 //!
-//! Nothing waits in a queue for a node. [`ControllerState::due`] says what it has to be told next as things are then,
+//! Nothing waits in a queue for a node. [`ControllerState::due`] returns what it is to be sent next as things are then,
 //! so a slow node skips what is old.
 
 use std::collections::BTreeMap;
@@ -31,9 +31,9 @@ use pending::Pending;
 use work::Ends;
 pub(super) use work::Work;
 
-/// Nodes are told of others that came or went after so long: many come at once.
-const TELL_AFTER: Duration = Duration::from_millis(250);
-/// Whose destinations are whose is found out anew after so long: every node tells what it measures.
+/// Nodes receive that others came or went after so long: many come at once.
+const SEND_AFTER: Duration = Duration::from_millis(250);
+/// Whose destinations are whose is found out anew after so long: every node reports what it measures.
 const LIST_AFTER: Duration = Duration::from_secs(10);
 /// Nodes that have lost their controller are back within so long: they try every 30 s, chance aside.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -50,11 +50,11 @@ pub(super) struct Limits {
     pub(super) ttl: Duration,
     /// Whether plans are made for hops that are open when flows come.
     pub(super) warm: bool,
-    /// How often something is said.
+    /// Longest interval between messages on a stream.
     pub(super) keepalive: Duration,
 }
 
-/// All that is known, and what has been told of it.
+/// All that is known, and what nodes have been sent of it.
 #[derive(Debug)]
 pub(super) struct ControllerState {
     limits: Limits,
@@ -81,18 +81,18 @@ pub(super) struct ControllerState {
     worse: BTreeMap<Ends, Duration>,
     /// What a node holds although it is newer than the newest plan.
     advance_epoch: Option<PlanVersion>,
-    /// Which nodes said so, and when they were accepted last.
+    /// Which nodes reported so, and when they were accepted last.
     newer_version_reported: BTreeMap<NodeNumber, Duration>,
     list: Vec<Egress>,
     list_version: u64,
-    /// Nodes that are away for so long that they are not planned with, and when the others are told. Until
+    /// Nodes that are away for so long that they are not planned with, and when the others receive that. Until
     /// then those follow requests of theirs, as they may follow the last plan.
     away: BTreeMap<NodeNumber, Duration>,
     /// From when on all members are known: nodes that have not come by then have no plan that stands.
     complete_at: Option<Duration>,
-    /// When nodes are to be told of others.
+    /// When nodes are to be sent the changes of others.
     send_at: Option<Duration>,
-    /// When what nodes said of destinations is to be looked at.
+    /// When what nodes reported of destinations is to be looked at.
     list_at: Option<Duration>,
     connected: BTreeMap<NodeNumber, Pending>,
 }
@@ -159,14 +159,14 @@ impl ControllerState {
         self.list_egresses(now);
     }
 
-    /// A node says who it is.
+    /// A node sent its hello.
     pub(super) fn enter(&mut self, hello: Hello, now: Duration) -> Result<(), Denied> {
         let (number, holds) = (hello.number, hello.holds);
         self.registry.hello(hello)?;
         if let Some(member) = self.registry.member(number)
             && self.membership.set(member)
         {
-            self.send_at.get_or_insert(now + TELL_AFTER);
+            self.send_at.get_or_insert(now + SEND_AFTER);
         }
         self.away.remove(&number);
         self.connected.insert(number, Pending::new(holds));
@@ -176,7 +176,7 @@ impl ControllerState {
         Ok(())
     }
 
-    /// What a node is told first.
+    /// The first message to a node.
     pub(super) fn welcome(&self, number: NodeNumber) -> ToNode {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         ToNode::Welcome(Welcome {
@@ -192,7 +192,7 @@ impl ControllerState {
         known.map_or(VERSION, |known| known.hello.version.min(VERSION))
     }
 
-    /// A node says something else.
+    /// A node sent a message after its hello.
     pub(super) fn received(
         &mut self,
         number: NodeNumber,
@@ -246,7 +246,7 @@ impl ControllerState {
         self.registry.away(number, now);
     }
 
-    /// When something is to be done without being asked: nodes to be forgotten, told of others, or
+    /// When something is due without a message of a node: nodes to be forgotten, sent changes, or
     /// planned with.
     pub(super) fn deadline(&self) -> Duration {
         let plan = self.plan_due();
@@ -256,11 +256,11 @@ impl ControllerState {
         let dues = [plan, rib, registry, away];
         let others = [self.send_at, self.list_at, self.complete_at];
         let dues = dues.into_iter().chain(others).flatten();
-        // Somebody may always come: there is no need to look when nothing is due.
+        // A node that comes wakes the planner itself: there is no need to look when nothing is due.
         dues.min().unwrap_or(Duration::MAX)
     }
 
-    /// Does what is due at a time. Returns whether nodes are to look what they have to be told.
+    /// Does what is due at a time. Returns whether streams are to check what is due to their nodes.
     pub(super) fn tick(&mut self, now: Duration) -> bool {
         for node in self.registry.expire(now) {
             self.away.insert(node, now + self.limits.ttl);
@@ -283,7 +283,7 @@ impl ControllerState {
         self.send_at.take_if(|at| *at <= now).is_some() || lists
     }
 
-    /// What a node has to be told now, which is `time` since 1970.
+    /// What a node is to be sent now, which is `time` since 1970.
     pub(super) fn due(&mut self, number: NodeNumber, time: Duration) -> Option<ToNode> {
         let due = self.connected.get_mut(&number)?;
         // First: what is sent before it makes it less exact.
@@ -320,7 +320,7 @@ impl ControllerState {
         None
     }
 
-    /// What a node is told when nothing is due: that its plan stands, or nothing at all.
+    /// What a node is sent when nothing is due: that its plan stands, or nothing at all.
     pub(super) fn idle(&self, number: NodeNumber) -> ToNode {
         let due = self.connected.get(&number);
         if due.is_some_and(|due| due.holds == Some(self.plan_version)) {
@@ -353,7 +353,7 @@ impl ControllerState {
         self.connected.get(&number).map(|due| due.holds)
     }
 
-    /// How far the clock of a node with a stream is ahead of what it was told, in microseconds, as it says.
+    /// How far the clock of a node with a stream is ahead of the time it was sent, in microseconds, as it reports.
     pub(super) fn clock_ahead_us(&self, number: NodeNumber) -> Option<i64> {
         self.connected.get(&number)?.clock_ahead_us
     }
@@ -384,7 +384,7 @@ impl ControllerState {
     }
 
     /// A node may hold a newer plan than the newest: then the store was lost, or is older. It can be so once
-    /// for each node; who says it again lies, and would have all nodes sent all rows.
+    /// for each node; a node that reports it again lies, and would have all nodes sent all rows.
     fn note_newer_version(&mut self, number: NodeNumber, held: Option<PlanVersion>, now: Duration) {
         let Some(held) = held.filter(|held| *held > self.plan_version) else {
             return;

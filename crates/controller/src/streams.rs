@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The streams of nodes: who may open one, how many there are, what is said on them in which order.
+//! The streams of nodes: who may open one, how many there are, what is sent on them in which order.
 //!
 //! Unauthorized senders cost little: so many may wait for their handshake, for so long, and of more than that the
 //! oldest give way. A node has one stream; of a second the first gives way.
@@ -110,7 +110,7 @@ impl Unauthorized {
     }
 }
 
-/// What a node said first, or why it cannot be understood.
+/// The first message of a node, or why it cannot be read.
 type First = Result<ToController, End>;
 
 async fn meet(
@@ -165,7 +165,7 @@ async fn serve(
     part(&mut reading.unsplit(writing), &end).await;
 }
 
-/// Says GoAway, if there is any use in it. What was being written may be torn: then the node
+/// Sends GoAway, if there is any use in it. What was being written may be torn: then the node
 /// understands no more than the end.
 async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
     let parting = async {
@@ -177,7 +177,7 @@ async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
     let _ = timeout(GO_AWAY_TIME_MAX, parting).await;
 }
 
-/// Hears a node until it ends.
+/// Receives from a node until it ends.
 async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     reading: &mut ReadHalf<S>,
     number: NodeNumber,
@@ -196,7 +196,7 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Tells a node what is due. Nothing is queued: what is due is asked for when the network takes it.
+/// Sends a node what is due. Nothing is queued: what is due is computed when the network takes it.
 async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     writing: &mut WriteHalf<S>,
     wake: &tokio::sync::Notify,
@@ -213,7 +213,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
             }
             text = Instant::now();
         }
-        // Whoever is woken often may have nothing to say each time.
+        // A stream that is woken often may have nothing due each time: the keepalive counts from the last send.
         tokio::select! {
             () = wake.notified() => {}
             () = sleep_until(text + server.keepalive()) => next = Some(server.idle(number)),

@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 /// How long a message may take to be taken by the network. A node that does not read is as good as gone.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
-/// The longest hello, in bytes: what is read of a node that has not said who it is.
+/// The longest hello, in bytes: what is read of a node that has not identified itself.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
 /// The longest message of a node that has, in bytes: all links of a node among ten thousand, or all destinations
-/// that one may tell of, take less than half of it.
+/// that one may report, take less than half of it.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Why a stream ended.
@@ -25,7 +25,7 @@ pub(super) enum End {
     Closed,
     /// The network did.
     Broken(io::Error),
-    /// Nothing was said, or nothing taken, for too long.
+    /// Nothing was received, or nothing taken, for too long.
     Silent,
     /// A message is too long, or cannot be read.
     Unreadable(FrameError),
@@ -33,7 +33,7 @@ pub(super) enum End {
     OutOfTurn,
     /// It has the controller do the same again and again.
     Excessive(&'static str),
-    /// What it said first was not good enough.
+    /// Its hello was rejected.
     Denied(String),
     /// The controller wants no more of it, for this reason.
     Dismissed(Dismissal),
@@ -81,7 +81,7 @@ impl End {
         }]
     }
 
-    /// What the node is told, if there is any use in it.
+    /// What the node is sent, if there is any use in it.
     pub(super) fn go_away(&self) -> Option<ToNode> {
         match self {
             Self::Closed | Self::Broken(_) | Self::Silent => None,
@@ -112,7 +112,8 @@ impl fmt::Display for End {
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // TLS says so when the other end went without its last words.
+            // rustls reports UnexpectedEof when the other end closed without close_notify (RFC 8446
+            // section 6.1), which a killed process does.
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 Self::Closed
             }

@@ -103,7 +103,7 @@ pub fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{value}\"")
 }
 
-/// How much memory the process has in RAM; nothing where the kernel does not say.
+/// How much memory the process has in RAM; nothing where the kernel does not report it.
 pub fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

@@ -12,7 +12,7 @@ use posthaste_wire::header::NodeId;
 use super::links::Links;
 
 /// Interval of the queries.
-const ASK_INTERVAL: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a link counts as in use after a flow.
 const IN_USE: Duration = Duration::from_secs(60);
 /// How long a round trip counts as new.
@@ -79,7 +79,7 @@ impl Hops {
 
     /// When the next query is due.
     pub(super) fn deadline(&self) -> Duration {
-        self.requested + ASK_INTERVAL
+        self.requested + QUERY_INTERVAL
     }
 
     fn answer(&mut self, worker: usize) -> Option<Known> {

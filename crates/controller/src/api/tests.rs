@@ -28,7 +28,7 @@ fn server(name: &str) -> Arc<Server> {
         planner::make(&server, work);
         works += 1;
     }
-    assert_eq!(works, 2, "all have told their links: tables, and the RIB");
+    assert_eq!(works, 2, "all have reported their links: tables, and the RIB");
     server
 }
 
@@ -58,12 +58,12 @@ fn query(server: &Arc<Server>, method: &str, target: &str, body: &str) -> (u16, 
     })
 }
 
-/// What the description says of a place in it.
+/// The description, parsed.
 fn described() -> Value {
     serde_json::from_str(OPENAPI).unwrap()
 }
 
-/// Asserts that a value is what a schema says, and no more.
+/// Asserts that a value is what a schema describes, and no more.
 fn assert_fits(value: &Value, schema: &Value, place: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().unwrap();
@@ -135,7 +135,7 @@ fn openapi_matches_routes() {
 // promise: O12
 #[test]
 fn every_route_is_described() {
-    // The router does not tell its routes, so they are read from where they are made.
+    // The router does not list its routes, so they are read from where they are made.
     let source = include_str!("../api.rs");
     let made = source.split(".route(\"").skip(1);
     let made: BTreeSet<&str> = made.map(|rest| rest.split('"').next().unwrap()).collect();

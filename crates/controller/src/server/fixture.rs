@@ -40,7 +40,7 @@ pub(in super::super) fn server(name: &str) -> Arc<Server> {
     Arc::new(Server::new(config, store, contents, log))
 }
 
-/// One of the two comes, and says what its link to the other is.
+/// One of the two comes, and reports its link to the other.
 pub(in super::super) fn come(server: &Server, number: NodeNumber) -> Session {
     let key = server.lock().keys()[&number];
     let hello = Hello {
@@ -63,7 +63,7 @@ pub(in super::super) fn come(server: &Server, number: NodeNumber) -> Session {
     session
 }
 
-/// It says what its link to the other is now.
+/// It reports its link to the other.
 pub(in super::super) fn report(server: &Server, session: &Session, state: LinkState) {
     let to = 3 - session.number;
     let links = ToController::Links(vec![Link { to, state }]);

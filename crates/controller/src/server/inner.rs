@@ -25,7 +25,7 @@ pub(in super::super) struct Inner {
     pub(in super::super) state: ControllerState,
     pub(in super::super) config: Controller,
     pub(in super::super) sessions: BTreeMap<NodeNumber, Taken>,
-    /// The X25519 keys that nodes told first.
+    /// The X25519 keys that nodes sent first.
     pub(super) exchange: BTreeMap<NodeNumber, [u8; 32]>,
     tickets: u64,
     /// Of nodes on the list.
@@ -52,11 +52,11 @@ pub(in super::super) struct Taken {
 #[derive(Debug)]
 pub(in super::super) struct Session {
     pub(in super::super) number: NodeNumber,
-    /// Tells this stream from a newer one of the same node.
+    /// Distinguishes this stream from a newer one of the same node.
     pub(in super::super) ticket: u64,
     /// Something may be due.
     pub(in super::super) wake: Arc<Notify>,
-    /// Says why to leave.
+    /// Receives the reason to end.
     pub(in super::super) leave: oneshot::Receiver<Dismissal>,
 }
 
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// What nodes are told of the time, at `now` by the controller's own clock that nobody sets.
+    /// The time that nodes receive, at `now` by the controller's own clock that nobody sets.
     pub(super) fn time(&mut self, now: Duration) -> StoredClock {
         let clock = clock::own();
         let sent = self.clock_server.send(clock, now);
@@ -139,7 +139,7 @@ impl Inner {
         (taken.ticket == ticket).then(|| Arc::clone(&taken.wake))
     }
 
-    /// Every stream looks what it has to say.
+    /// Every stream checks what is due to its node.
     pub(in super::super) fn wake_all(&self) {
         self.sessions
             .values()

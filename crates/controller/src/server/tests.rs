@@ -33,7 +33,7 @@ fn concurrent_tables_stay_consistent() {
     assert!(is_free());
 }
 
-/// Says all that is due to a node, which takes it. Whether rows were among it.
+/// Sends all that is due to a node, which takes it. Whether rows were among it.
 fn send(server: &Server, session: &Session) -> bool {
     let mut has_update = false;
     while let Some(due) = server.due(session.number, session.ticket) {

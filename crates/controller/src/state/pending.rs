@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one node has been told. Pure.
+//! What one node has been sent. Pure.
 
 use posthaste_control::message::{Interval, PlanVersion};
 
@@ -8,19 +8,19 @@ use super::NACKS_MAX;
 /// What a node with a stream knows, as far as the controller knows.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// Up to which change it was told of others; nothing yet.
+    /// Up to which change of the members it was sent; nothing yet.
     pub(super) members: Option<u64>,
-    /// Which list of egresses it was told.
+    /// Which list of egresses it was sent.
     pub(super) egresses: Option<u64>,
-    /// The plan that it says it holds.
+    /// The plan that it reports to hold.
     pub(super) holds: Option<PlanVersion>,
     /// Rows that did not fit, since some did.
     nacks: u32,
-    /// It was sent rows, and has not said whether they fit.
+    /// It was sent rows, and has not reported whether they fit.
     awaits_answer: bool,
     /// Of which plan the last were.
     sent: Option<PlanVersion>,
-    /// It is to be told that its plan stands: it has just come with it, or has just taken it.
+    /// It is to receive that its plan stands: it has just come with it, or has just taken it.
     renewal_due: bool,
     /// It is to be sent all rows, not changes.
     whole: bool,
@@ -28,7 +28,7 @@ pub(super) struct Pending {
     intervals_due: bool,
     /// The mark of a question for the time.
     requested: Option<u64>,
-    /// How far its clock is ahead of what it was told, in microseconds, as it says.
+    /// How far its clock is ahead of the time it was sent, in microseconds, as it reports.
     pub(super) clock_ahead_us: Option<i64>,
 }
 
@@ -51,7 +51,7 @@ impl Pending {
         }
     }
 
-    /// It asks for the time.
+    /// It requests the time.
     pub(super) fn requests_(&mut self, mark: u64, clock_ahead_us: Option<i64>) {
         self.requested = Some(mark);
         if clock_ahead_us.is_some() {
@@ -89,7 +89,7 @@ impl Pending {
         self.renewal_due = true;
     }
 
-    /// Whether it is to be told now that its plan stands, which is so if that is the newest.
+    /// Whether it is to receive now that its plan stands, which is so if that is the newest.
     pub(super) fn wants_word(&mut self, newest: PlanVersion) -> bool {
         let is_newest = self.holds == Some(newest) && !self.whole;
         is_newest && std::mem::take(&mut self.renewal_due)
@@ -99,7 +99,7 @@ impl Pending {
         std::mem::take(&mut self.intervals_due)
     }
 
-    /// Whether these are others than it was told.
+    /// Whether these are others than it was sent.
     pub(super) fn take_intervals(&mut self, intervals: &[Interval]) -> bool {
         if self.intervals == intervals {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state and the followers of its nodes: streams that are slow or end, controllers that start again, nodes
-//! that are taken off the list and put back, and flows that come all the time. Nodes hear of all that at
+//! that are taken off the list and put back, and flows that come all the time. Nodes receive all that at
 //! different moments; yet wherever a flow comes by a chain, the node before and the one behind are known.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -28,7 +28,7 @@ struct Node {
     follower: Follower,
     /// It has a stream, since then.
     open: Option<Duration>,
-    /// The controller looks what it has to be told.
+    /// The controller checks what is due to it.
     is_woken: bool,
     down: VecDeque<(Duration, ToNode)>,
     up: VecDeque<(Duration, ToController)>,

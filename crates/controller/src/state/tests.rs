@@ -136,7 +136,7 @@ impl Office {
         (others, update)
     }
 
-    /// A node takes the rows that are due to it, which are one message, and says so.
+    /// A node takes the rows that are due to it, which are one message, and reports so.
     fn follow(&mut self, held: &mut RouteTable, number: NodeNumber) -> RouteUpdate {
         let (_, mut update) = self.sent(number);
         assert_eq!(update.len(), 1, "{update:?}");
@@ -289,7 +289,7 @@ fn absent_node_removed_later() {
     office.now = went + SECOND * 900;
     assert!(office.state.tick(office.now));
     assert!(office.sent(1).0.iter().any(removed));
-    // One whose key was taken off the list is told of at once.
+    // The removal of a node whose key was taken off the list is sent at once.
     office.state.lose(3, office.now);
     let removed =
         |sent: &ToNode| matches!(sent, ToNode::Members { removed, .. } if *removed == [3]);

@@ -11,7 +11,7 @@ use super::pending::Pending;
 
 /// How long the writing down of tables rests at the most until nodes have been sent what is written: rows are
 /// not made meanwhile.
-const TELLING_TIME_MAX: Duration = Duration::from_secs(2);
+const SENDING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long it rests at the most although repairs have made something else to be sent meanwhile: a node that
 /// does not answer, and links that are another each second, must not keep a plan from all nodes.
 const RESTING_TIME_MAX: Duration = Duration::from_secs(4);
@@ -66,7 +66,7 @@ impl ControllerState {
                 return self.plan_version_at;
             }
             let rests_until = self.rests_since + RESTING_TIME_MAX;
-            (self.plan_version_at + TELLING_TIME_MAX).min(rests_until)
+            (self.plan_version_at + SENDING_TIME_MAX).min(rests_until)
         });
         roll_out.into_iter().chain(self.timing.repair_due()).min()
     }

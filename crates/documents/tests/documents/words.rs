@@ -138,14 +138,18 @@ const SPEECH: [(&str, &str); 17] = [
 ];
 
 /// The code that uses literal verbs. Other code is still to be rewritten.
-const LITERAL: [&str; 8] = [
+const LITERAL: [&str; 12] = [
     "crates/bpf-build/",
     "crates/bypass/",
     "crates/config/",
     "crates/control/",
+    "crates/controller/",
+    "crates/daemon/",
+    "crates/measure/",
     "crates/netlink/",
     "crates/plan/",
     "crates/relay/",
+    "crates/testkit/",
     "crates/wire/",
 ];
 

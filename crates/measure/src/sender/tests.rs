@@ -272,24 +272,24 @@ fn sender_accepts_answer_once() {
             .unwrap();
         assert_eq!(pair.collect(1), [Event::Bad(at, refusal)]);
     }
-    let say = |pair: &Pair, packet: &[u8]| {
+    let send = |pair: &Pair, packet: &[u8]| {
         let socket = pair.reflector.sockets().next().unwrap();
         socket.send(packet, to, None).unwrap();
     };
-    say(&pair, &reflection.auth(&key));
+    send(&pair, &reflection.auth(&key));
     let events = pair.collect(1);
     assert!(
         matches!(events[..], [Event::Answer(_, (1, 4), _)]),
         "{events:?}"
     );
-    say(&pair, &reflection.auth(&key));
+    send(&pair, &reflection.auth(&key));
     assert_eq!(pair.collect(1), [Event::Bad(at, Refusal::Unexpected)]);
     // The peer itself may send wrong times, too.
     pair.send((1, 4));
     let waiting = *pair.sender.sent.keys().next().unwrap();
     let mut lie = backwards;
     lie.probe.sent = waiting;
-    say(&pair, &lie.auth(&key));
+    send(&pair, &lie.auth(&key));
     assert_eq!(pair.collect(1), [Event::Bad(at, Refusal::Implausible)]);
 }
 
@@ -319,7 +319,7 @@ fn round_trip_without_processing() {
         assert!(rtt.abs_diff(left) < Duration::from_micros(1), "{rtt:?}");
     }
     assert_eq!(trip(61, 5_060), Err(Refusal::Implausible));
-    assert_eq!(trip(5, 5_040), Ok(None), "too busy to tell");
+    assert_eq!(trip(5, 5_040), Ok(None), "too busy to measure");
     assert_eq!(trip(20, 5_040), Ok(None), "half of it");
     assert_eq!(trip(10, 4_000), Ok(None), "the clock was set");
     assert_eq!(trip(10, 5_200), Ok(None), "the clock was set");

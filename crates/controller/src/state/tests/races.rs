@@ -15,7 +15,7 @@ fn up(to: NodeNumber, rtt_us: u32) -> ToController {
 }
 
 impl Office {
-    /// Both ends say how long a link is.
+    /// Both ends report the round trip of a link.
     fn link(&mut self, one: NodeNumber, other: NodeNumber, rtt_us: u32) {
         self.received(one, up(other, rtt_us));
         self.received(other, up(one, rtt_us));
