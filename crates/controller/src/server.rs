@@ -195,8 +195,7 @@ impl Server {
             return;
         }
         if known.is_some() {
-            let what =
-                "a node sent another exchange key than before: others keep the former";
+            let what = "a node sent another exchange key than before: others keep the former";
             self.log.warn(what, &[("node", &name)]);
         }
         if let Err(error) = self.store().set_key(number, Some(sent)) {

@@ -28,7 +28,10 @@ fn server(name: &str) -> Arc<Server> {
         planner::make(&server, work);
         works += 1;
     }
-    assert_eq!(works, 2, "all have reported their links: tables, and the RIB");
+    assert_eq!(
+        works, 2,
+        "all have reported their links: tables, and the RIB"
+    );
     server
 }
 
