@@ -429,7 +429,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		scratch->options.unknown = true;
 	if (!entry || has_ended(entry)) {
 		verdict = open_flow(skb, pkt);
-		if (verdict == NEXT && entry)
+		if (verdict == NEXT && entry && has_ended(entry))
 			/* It would translate the new connection by the old numbers. */
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);

@@ -324,15 +324,23 @@ GLOBAL int discard_held(const struct packet_key *key, __u32 pieces)
 	return 0;
 }
 
-/* Stores the entry of the SYN in hand; false if there is no room. In place of one that is
- * there: the elements of a hash are used again at once, under pointers that another CPU
- * still has. */
+/* Stores the entry of the SYN in hand; false if there is no room, or another CPU was first. In
+ * place of one that is there: the elements of a hash are used again at once, under pointers
+ * that another CPU still has. */
 static __always_inline bool store_flow(struct packet_scratch *scratch)
 {
 	struct packet_flow *entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
+	__u32 state;
 
 	if (!entry)
 		return !bpf_map_update_elem(&packet_flows, &scratch->key, &scratch->flow, BPF_NOEXIST);
+	/* The sweep removes what it claims first, and then nobody would return the place of
+	 * this flow in its budget. What is claimed here is too young for it. */
+	entry->since_ns = scratch->flow.since_ns;
+	state = entry->state;
+	if ((state != PACKET_CLOSED && state != PACKET_OPEN) ||
+	    !change(entry, state, scratch->flow.state))
+		return false;
 	*entry = scratch->flow;
 	return true;
 }

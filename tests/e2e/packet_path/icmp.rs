@@ -20,14 +20,18 @@ fn narrow(host: &Namespace, interface: &str) {
         .expect("an interface has an MTU");
 }
 
+/// Bytes up and down of a connection.
+type Sizes = (usize, usize);
+const BOTH_WAYS: [Sizes; 3] = [(14_000, 0), (200_000, 0), (0, 300_000)];
+/// A veth device drops what it receives beyond its MTU, except where the sender left the cutting to
+/// it: behind a narrow one the client must not send full segments.
+const DOWN: [Sizes; 3] = [(1_000, 0), (0, 20_000), (0, 300_000)];
+
 /// Uploads, also of data that is held, and downloads.
-fn transfer(network: &Network, node: &Node, listener: &TcpListener) {
+fn transfer(network: &Network, node: &Node, listener: &TcpListener, sizes: [Sizes; 3]) {
     for family in Family::ALL {
         let taken = redirect(node, "packet_taken");
-        for (seed, (up, down)) in [(14_000, 0), (200_000, 0), (0, 300_000)]
-            .into_iter()
-            .enumerate()
-        {
+        for (seed, (up, down)) in sizes.into_iter().enumerate() {
             let to = target(network, family, listener);
             let mut client = dial(network.client(), to).expect("it connects");
             let sent = pattern(up, seed);
@@ -55,7 +59,7 @@ fn servers_learn_the_path_mtu_of_the_clients_side() {
     let listener = listen(network.server(), PORT);
     let node = ready_on(&network, network.node(1), &listener);
     narrow(network.node(0), "c0");
-    transfer(&network, &node, &listener);
+    transfer(&network, &node, &listener, DOWN);
     assert!(redirect(&node, "packet_icmp_errors") >= 2);
 }
 
@@ -66,7 +70,7 @@ fn clients_interface_is_narrow() {
     let listener = listen(network.server(), PORT);
     let node = ready_on(&network, network.node(1), &listener);
     narrow(network.node(1), "c0");
-    transfer(&network, &node, &listener);
+    transfer(&network, &node, &listener, DOWN);
 }
 
 /// The node reports packets of the client, also those that it held.
@@ -76,7 +80,7 @@ fn servers_interface_is_narrow() {
     let listener = listen(network.server(), PORT);
     let node = ready_on(&network, network.node(1), &listener);
     narrow(network.node(1), "s0");
-    transfer(&network, &node, &listener);
+    transfer(&network, &node, &listener, BOTH_WAYS);
     assert!(redirect(&node, "packet_held") > 0);
 }
 
@@ -87,7 +91,7 @@ fn link_to_the_server_is_narrow() {
     let listener = listen(network.server(), PORT);
     let node = ready_on(&network, network.node(0), &listener);
     narrow(network.node(1), "s0");
-    transfer(&network, &node, &listener);
+    transfer(&network, &node, &listener, BOTH_WAYS);
     assert!(redirect(&node, "packet_held") > 0);
 }
 
