@@ -333,12 +333,12 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
             control
                 .node
                 .log()
-                .error("a worker ended without being asked to", &[]);
+                .error("a worker ended without a request", &[]);
             control.drain(None);
         }
     }
     if failed {
-        bail!("a worker ended without being asked to");
+        bail!("a worker ended without a request");
     }
     Ok(())
 }

@@ -38,13 +38,13 @@ use thread::{KEPT, Thread};
 
 /// Stack of the thread.
 const STACK_BYTES: usize = 1 << 20;
-/// How long somebody waits who asks the thread for something.
+/// How long a caller waits for the thread's answer to a request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Something that the thread is asked for.
+/// A request to the thread.
 #[derive(Debug)]
-enum Ask {
-    /// Take the key of this node that was told last for the one that counts; whether there is one.
+enum Request {
+    /// Accept the key that the controller sent last for this node. Answers whether there is such a node.
     Forget(String, Sender<bool>),
 }
 
@@ -60,15 +60,15 @@ pub(crate) struct Experience {
 /// What the thread shares with others.
 #[derive(Debug)]
 struct Shared {
-    /// Is told the controller's time.
+    /// The thread sets it to the controller's time.
     clock: Clock,
     /// What ended relays observed.
     destinations: Mutex<Destinations>,
     /// What the observations go to.
     samples: Mutex<Option<Samples>>,
-    /// Links that the thread has not heard of yet, by peer.
+    /// Reports on links that the thread has not taken yet, by peer.
     links: Mutex<BTreeMap<u64, Link>>,
-    requests_: Mutex<Vec<Ask>>,
+    requests: Mutex<Vec<Request>>,
     status: Mutex<Option<api::Follow>>,
     /// Set when the thread starts.
     waker: OnceLock<Waker>,
@@ -94,14 +94,14 @@ pub(crate) trait PlanTarget: Debug + Send + Sync {
 pub(crate) struct ControlClient(Arc<Shared>);
 
 impl ControlClient {
-    /// Follows nobody yet. `samples` is what workers tell of relays, if anybody is to learn from it.
+    /// Follows no controller yet. `samples` is what workers report of relays, if sizes are to be learned.
     pub(crate) fn new(samples: Option<Samples>, clock: Clock) -> Self {
         Self(Arc::new(Shared {
             clock,
             destinations: Mutex::new(Destinations::new(u64::from_ne_bytes(sys::random()))),
             samples: Mutex::new(samples),
             links: Mutex::default(),
-            requests_: Mutex::default(),
+            requests: Mutex::default(),
             status: Mutex::default(),
             waker: OnceLock::new(),
             stopped: AtomicBool::default(),
@@ -138,7 +138,7 @@ impl ControlClient {
     /// How it goes; nothing without a controller.
     pub(crate) fn status(&self) -> Option<api::Follow> {
         let mut status = lock(&self.0.status).clone()?;
-        // As it is now: anybody may have set the host's clock since.
+        // As it is now: the host's clock may have been set since.
         if let (Some(clock), Some(offset_us)) = (&mut status.clock, self.0.clock.own_ahead_us()) {
             clock.offset_us = offset_us;
         }
@@ -160,12 +160,12 @@ impl ControlClient {
         }
     }
 
-    /// Takes the key of a node that was told last for the one that counts. Whether there is such a
-    /// node; nothing if nobody follows a controller.
+    /// Accepts the key that the controller sent last for a node. Whether there is such a node; nothing
+    /// without a controller.
     pub(crate) fn forget_key(&self, name: &str) -> Option<bool> {
         self.0.waker.get()?;
         let (answer, answered) = channel();
-        lock(&self.0.requests_).push(Ask::Forget(name.to_owned(), answer));
+        lock(&self.0.requests).push(Request::Forget(name.to_owned(), answer));
         self.wake();
         answered.recv_timeout(ANSWER_TIME_MAX).ok()
     }

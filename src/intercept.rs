@@ -14,7 +14,7 @@ use posthaste_daemon::log::Log;
 
 /// The log message for a host that blocks relays.
 const BLOCKED: &str = "this host drops packets of relays: connections are forwarded unrelayed for \
-    ten minutes, or until its firewall changes; posthaste doctor says more";
+    ten minutes, or until its firewall changes; posthaste doctor reports more";
 
 /// A worker's access to this host.
 pub(crate) struct WorkerHost {

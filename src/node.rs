@@ -54,7 +54,7 @@ use listeners::Inherited;
 const BACKLOG: i32 = 4096;
 /// Logged where firewall rules count connections or inspect their content.
 const LIMITED: &str = "the firewall limits or inspects connections that it forwards, which relays would go past: \
-    connections are forwarded, unless a rule says observe = false";
+    connections are forwarded, unless a rule sets observe = false";
 /// Logged where CAP_NET_BIND_SERVICE is missing.
 const FORBIDDEN_PORTS: &str = "clients with privileged ports are forwarded and not relayed: \
     CAP_NET_BIND_SERVICE is missing";
@@ -184,7 +184,7 @@ fn load(
         workers: u32::try_from(config.node.workers)?,
         redirect_mark: config.transparent.mark,
         socket_mark: config.transparent.socket_mark,
-        netns: sys::netns_cookie().context("ask for the number of this network namespace")?,
+        netns: sys::netns_cookie().context("read the cookie of this network namespace")?,
         least_port: privileges::least_port(),
         profiles_max: config.observe.profiles_max,
         half_open: half_open.total - half_open.reserve,
@@ -448,7 +448,7 @@ fn set_peer_starts(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyho
     }
 }
 
-/// Accepts SYN options from peers, and sends them where the configuration says so. Without the
+/// Accepts SYN options from peers, and sends them where the configuration requests it. Without the
 /// privilege to send them, hops are opened by Convert.
 fn set_syn_options(redirect: &mut Redirect, policy: &Policy, log: &Log) -> anyhow::Result<()> {
     redirect.set_syn_option_peers(&intercept::syn_option_peers(policy))?;

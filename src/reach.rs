@@ -50,7 +50,7 @@ pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     match reach(path) {
         Reached::Answered(_) => bail!("another node runs here: it answers at {shown}"),
-        Reached::Unknown(why) => bail!("cannot tell whether another node runs here: {why}"),
+        Reached::Unknown(why) => bail!("cannot check whether another node runs here: {why}"),
         Reached::Nobody(_) => Ok(()),
     }
 }

@@ -139,5 +139,5 @@ fn programs(
 
 /// The cookie of this thread's network namespace.
 fn netns() -> anyhow::Result<u64> {
-    sys::netns_cookie().context("ask for the number of this network namespace")
+    sys::netns_cookie().context("read the cookie of this network namespace")
 }

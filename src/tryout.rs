@@ -78,7 +78,7 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     watch(args, &signals, &mut node, || client::status_of(socket))?;
     let seconds = begun.elapsed().as_secs_f64();
-    let status = client::status_of(socket).context("ask the node what it did")?;
+    let status = client::status_of(socket).context("read the node's status")?;
     let observed = client::observed_by(socket, DESTINATIONS_MAX)?;
     client::end_within(socket, PATIENCE)?;
     let open = status.counters.get("relays").copied().unwrap_or(0);

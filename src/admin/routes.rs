@@ -148,7 +148,7 @@ async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response
         Some(true) => StatusCode::NO_CONTENT.into_response(),
         Some(false) => refuse(
             StatusCode::NOT_FOUND,
-            format!("the controller tells of no node \"{name}\""),
+            format!("the controller reports no node \"{name}\""),
         ),
         None => refuse(
             StatusCode::CONFLICT,

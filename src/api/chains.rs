@@ -165,7 +165,7 @@ pub(crate) struct Access {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
-    /// Its source: `asked`, `route N`, `rule "NAME"`, `learned` or `default`.
+    /// Its source: `given`, `route N`, `rule "NAME"`, `learned` or `default`.
     pub(crate) source: String,
     /// For a learned size: the number of recent transfers, and the prefix of their destinations.
     pub(crate) transfers: Option<u32>,

@@ -233,7 +233,7 @@ fn encapsulation_and_reason() {
 }
 
 #[test]
-fn what_access_denies_is_told() {
+fn denied_access_is_explained() {
     let answer = query("10.1.1.1:80", Some("192.0.2.5"), None);
     assert_eq!(answer.access.denied.as_deref(), Some("private"));
     assert_eq!(answer.access.client_admitted, Some(true));

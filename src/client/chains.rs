@@ -116,7 +116,7 @@ fn list(chains: &Chains) -> String {
     text.push('\n');
     text += &show::table(&routes(chains), 3);
     if chains.incomplete {
-        text.push_str("(a worker was too busy to say what it knows)\n");
+        text.push_str("(a worker was too busy to report what it observed)\n");
     }
     text
 }
@@ -307,12 +307,12 @@ fn route(route: &AppliedRoute) -> String {
 fn size_words(size: &Size) -> String {
     let mut text = format!("{} bytes, ", size.bytes);
     text += &match (size.source.as_str(), size.transfers, &size.prefix) {
-        ("given", ..) => "as asked".to_owned(),
+        ("given", ..) => "as requested".to_owned(),
         ("learned", Some(transfers), Some(prefix)) => {
             format!("the median of {transfers} recent transfers to {prefix}")
         }
         ("default", ..) => "as nothing is known: controller.transfer_size".to_owned(),
-        (source, ..) => format!("as {source} says"),
+        (source, ..) => format!("from {source}"),
     };
     if let (Some(class), Some(bytes)) = (size.class, size.class_bytes) {
         let _ = write!(
@@ -376,8 +376,8 @@ fn access(explanation: &Explanation) -> String {
         None => "the destination is allowed at explicit listeners".into(),
     };
     match access.client_admitted {
-        Some(true) => destination + "; the client may ask without a key",
-        Some(false) => destination + "; the client may not ask without a key",
+        Some(true) => destination + "; the client may connect without a key",
+        Some(false) => destination + "; the client may not connect without a key",
         None => destination,
     }
 }

@@ -103,7 +103,7 @@ fn text(overview: &Overview) -> String {
         .chain(nodes.iter().map(node))
         .collect();
     text += &show::table(&rows, 5);
-    let head = ["LINK", "", "SAID", "BACK", "RTT", "LOSS"].map(Into::into);
+    let head = ["LINK", "", "REPORTED", "BACK", "RTT", "LOSS"].map(Into::into);
     let rows = links.links.iter().map(link);
     let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
     let _ = write!(text, "\n{}", show::table(&rows, 4));

@@ -49,7 +49,7 @@ pub(super) fn request(socket: &Path, method: &str, target: &str) -> anyhow::Resu
         Reached::Nobody(why) => {
             bail!("no node answers at {shown}: {why} (is one running? --socket PATH names another)")
         }
-        Reached::Unknown(why) => bail!("cannot ask the node at {shown}: {why}"),
+        Reached::Unknown(why) => bail!("cannot reach the node at {shown}: {why}"),
     };
     stream
         .set_read_timeout(Some(ANSWER_TIME_MAX))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a controller adds to the configuration: peers, chains, and whose destinations are whose.
-//! Pure. What the configuration says goes first.
+//! Pure. The configuration goes first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,13 +15,13 @@ use posthaste_relay::chain::{
 };
 use posthaste_relay::policy::Prefix;
 use posthaste_wire::auth::Key;
-use posthaste_wire::header::NodeId;
+use posthaste_wire::header::{NodeId, mapped};
 use posthaste_wire::stamp;
 
 use super::Observations;
 use posthaste_config::{Config, Follow};
 
-/// Warm hops that a worker keeps open to a member: none before flows ask for some.
+/// Warm hops that a worker keeps open to a member: none before flows use the link.
 const POOL: PoolLimits = PoolLimits { min: 0, max: 64 };
 
 /// What a controller adds.
@@ -42,7 +42,7 @@ pub(crate) struct PlanOverlay {
 /// Whose a destination is, and what follows from that for flows from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixOwner {
-    /// As the controller says.
+    /// As the controller sent it.
     pub(crate) egress: Egress,
     /// The size classes whose flows go by that node, a bit for each, the first is bit 0.
     pub(crate) classes: u64,
@@ -100,12 +100,8 @@ impl PlanOverlay {
 
     /// Whose an address is; the longest prefix counts.
     pub(crate) fn whose(&self, ip: IpAddr) -> Option<PrefixOwner> {
-        let octets = match ip.to_canonical() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
         let address = message::Prefix {
-            address: octets,
+            address: mapped(ip),
             bits: 128,
         };
         let holding = self.egresses.iter();

@@ -51,7 +51,7 @@ impl Stream {
         }
         let mut tls =
             ClientConnection::new(Arc::clone(config), tls::no_name()).context("set TLS up")?;
-        // What waits is bounded by what the follower has to say.
+        // What waits is bounded by what the follower has to send.
         tls.set_buffer_limit(None);
         Ok(Self {
             socket,
@@ -108,7 +108,7 @@ impl Stream {
         }
         let state = self.tls.process_new_packets();
         if state.is_err() {
-            // The other end is told why.
+            // The queued alert shows the other end why (RFC 8446 section 6.2).
             let _ = self.flush();
         }
         state.context("TLS")?;
@@ -160,10 +160,10 @@ impl Stream {
         self.flush()
     }
 
-    /// Says that nothing more comes.
+    /// Sends close_notify: nothing more comes (RFC 8446 section 6.1).
     pub(super) fn close(mut self) {
         self.tls.send_close_notify();
-        // Who is gone need not hear it.
+        // An end that is gone need not receive it.
         let _ = self.flush();
     }
 

@@ -22,14 +22,14 @@ use rustls::ClientConfig;
 use super::disk::Disk;
 use super::plan_overlay::PairKeys;
 use super::stream::Stream;
-use super::{Ask, Observations, PlanOverlay, PlanTarget, Shared};
+use super::{Observations, PlanOverlay, PlanTarget, Request, Shared};
 use crate::api::control_client as api;
 use crate::destinations::Samples;
 use posthaste_config::{Config, Follow};
 use posthaste_daemon::log::{Level, Log, Quota};
 use posthaste_daemon::thread::{lock, wait};
 
-/// What the thread keeps: to mark its socket, to tell the redirect programs of peers, and to have
+/// What the thread keeps: to mark its socket, to set the redirect programs' peers, and to have
 /// links measured.
 pub(super) const KEPT: [Capability; 3] = [
     Capability::CAP_NET_ADMIN,
@@ -59,7 +59,7 @@ pub(super) struct Thread {
     stream: Option<Stream>,
     /// When a stream that is being opened has to be.
     open_by: Option<Duration>,
-    /// Why there is no stream, as the log was told.
+    /// Why there is no stream, as it was logged.
     trouble: Option<String>,
     /// Lines that the controller causes.
     lines: Quota,
@@ -114,7 +114,7 @@ impl Thread {
         })
     }
 
-    /// Follows until it is told to stop.
+    /// Follows until it is stopped.
     pub(super) fn run(mut self) {
         while !self.shared.stopped.load(Ordering::Relaxed) {
             self.wait();
@@ -134,11 +134,11 @@ impl Thread {
         links
             .into_values()
             .for_each(|link| self.follower.on_link(link));
-        let requests_ = std::mem::take(&mut *lock(&self.shared.requests_));
+        let requests = std::mem::take(&mut *lock(&self.shared.requests));
         let now = sys::monotonic();
-        for Ask::Forget(name, answer) in requests_ {
+        for Request::Forget(name, answer) in requests {
             let found = self.follower.forget_key(&name, now);
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = answer.send(found);
         }
         // What they have to be answered with is among the orders.
@@ -176,7 +176,7 @@ impl Thread {
         while let Some(event) = self.follower.next_event() {
             self.send(&event);
             if event == Event::Joined {
-                // The controller may have been started since it was told last.
+                // A restarted controller has no destinations: it keeps those reports in memory only.
                 lock(&self.shared.destinations).forget_reported();
                 self.learn();
             }
@@ -230,7 +230,7 @@ impl Thread {
         self.complain(format!("{error:#}"));
     }
 
-    /// Says why there is no stream, once for each reason.
+    /// Logs why there is no stream, once for each reason.
     fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             let address = self.settings.address;

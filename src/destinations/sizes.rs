@@ -132,7 +132,7 @@ mod tests {
 
     // promise: E2
     #[test]
-    fn few_transfers_say_nothing() {
+    fn few_transfers_give_no_size() {
         assert_eq!(usual([]), None);
         assert_eq!(usual([100_000; 7]), None);
         assert_eq!(usual([100_000; 8]).unwrap().1, 8);

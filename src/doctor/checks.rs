@@ -252,7 +252,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
     };
     let missing = requested(config).filter(|(_, name)| !known(name));
     let findings = missing.map(|(who, name)| {
-        let what = format!("{who} asks for {name}, which this kernel lacks");
+        let what = format!("{who} requires {name}, which this kernel lacks");
         let fix = format!("modprobe tcp_{name}, or choose another");
         finding(check, Level::Fail, what, fix)
     });

@@ -71,7 +71,7 @@ fn workers(host: &Host, config: &Config) -> Vec<Finding> {
     let (count, names) = (cpus.len(), as_list(cpus));
     if count != workers {
         let what = format!("{workers} workers may run on {count} CPUs: none stays on one");
-        let fix = "leave out node.workers, and say in the unit which CPUs to use: CPUAffinity=";
+        let fix = "leave out node.workers, and set in the unit which CPUs to use: CPUAffinity=";
         return warn(check, what, fix);
     }
     if !stays(workers, cpus) {

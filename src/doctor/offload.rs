@@ -64,14 +64,14 @@ pub(super) fn symmetric(interface: &str) -> Option<bool> {
         reserved: [0; 6],
         key: [0; 256],
     };
-    // SAFETY: asked for no bytes of table or key, the command writes the part of `ethtool_rxfh`
+    // SAFETY: with room for no bytes of table or key, the command writes the part of `ethtool_rxfh`
     // before them, with which `Hash` begins.
     if !unsafe { query(interface, &mut hash) } {
         return None;
     }
     let key_bytes = usize::try_from(hash.key_bytes).ok()?;
     (hash.command, hash.table_entries) = (GET_HASH, 0);
-    // SAFETY: asked for the key alone, the command writes no more than it was told there is room
+    // SAFETY: with room for the key alone, the command writes no more than it was passed room
     // for, and there is room.
     if key_bytes > hash.key.len() || !unsafe { query(interface, &mut hash) } {
         return None;

@@ -123,7 +123,7 @@ fn legacy_iptables(host: &Host, _: &Config) -> Vec<Finding> {
         return ok(check, "legacy iptables has no tables here");
     }
     let what = format!(
-        "legacy iptables has tables here ({}): the kernel does not tell of changes and limits of its rules; changes count after observe.ttl",
+        "legacy iptables has tables here ({}): the kernel does not report changes and limits of its rules; changes count after observe.ttl",
         host.legacy_tables.join(", ")
     );
     let fix = "write the rules by iptables-nft or nft, or choose a smaller observe.ttl";

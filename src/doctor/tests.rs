@@ -134,7 +134,7 @@ fn recommendations_with_peers() {
                     .congestion = Some("dctcp".into())
             },
             Level::Fail,
-            "peer \"a\" asks for dctcp",
+            "peer \"a\" requires dctcp",
         ),
     ];
     for (problem, level, message) in cases {
@@ -595,7 +595,7 @@ fn impossible_rule_fails() {
         let rule: &mut PolicyRule = &mut c.policy.rules[0];
         rule.upstream.congestion = Some("dctcp".into());
     });
-    assert!(found[0].1.contains("\"all\" asks for dctcp"), "{found:?}");
+    assert!(found[0].1.contains("\"all\" requires dctcp"), "{found:?}");
 }
 
 #[test]

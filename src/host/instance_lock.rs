@@ -155,7 +155,7 @@ impl Claim {
     /// Whether there is no other node of either kind.
     pub(crate) fn is_alone(&self) -> anyhow::Result<bool> {
         let mut range = range(NODE, CHANGE - NODE, libc::F_WRLCK);
-        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("ask for other nodes")?;
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("look for other nodes")?;
         Ok(range.l_type == short(libc::F_UNLCK))
     }
 
@@ -328,7 +328,7 @@ mod tests {
         assert!(second.step_up().is_err());
         let change = second.change().unwrap();
         first.step_back().unwrap();
-        assert!(directory.take().is_err(), "somebody changes the claim");
+        assert!(directory.take().is_err(), "another process changes the claim");
         second.step_up().unwrap();
         drop(change);
         assert_eq!(second.count_succession().unwrap(), 1);

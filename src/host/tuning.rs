@@ -75,7 +75,7 @@ const RECEIVE_WINDOW: Recommendation = Recommendation {
 const FAST_OPEN: Recommendation = Recommendation {
     topic: "fast open",
     path: "net/ipv4/tcp_fastopen",
-    lacking: "explicit listeners take no data in a SYN: a round trip more for who asks",
+    lacking: "explicit listeners take no data in a SYN: clients wait a round trip more",
     fine: "explicit listeners take data in a SYN",
     better: |now| {
         let bits: u64 = now.parse().ok()?;
@@ -97,14 +97,14 @@ const MTU_PROBING: Recommendation = Recommendation {
 pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     let peers = &config.policy.chains.peers;
     let follows = config.follow.is_some();
-    let is_asked = !config.explicit.is_empty();
-    let listens = is_asked || !config.fixed.is_empty();
+    let is_explicit = !config.explicit.is_empty();
+    let listens = is_explicit || !config.fixed.is_empty();
     let keeps_hops = follows || peers.iter().any(|peer| peer.pool.max > 0);
     let conditions = [
         (SLOW_START, keeps_hops),
         (RECEIVE_WINDOW, listens || follows || !peers.is_empty()),
         // Fixed listeners take no data in a SYN: their clients do not use TCP Fast Open.
-        (FAST_OPEN, is_asked),
+        (FAST_OPEN, is_explicit),
         (MTU_PROBING, config.transparent.enabled),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
@@ -221,7 +221,7 @@ struct Memory(PathBuf);
 
 impl Memory {
     fn of_namespace() -> anyhow::Result<Self> {
-        let cookie = namespace_cookie().context("ask for the number of the network namespace")?;
+        let cookie = namespace_cookie().context("read the cookie of the network namespace")?;
         Ok(Self(Path::new(DIRECTORY).join(format!("{cookie}.json"))))
     }
 

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_tell_formats() {
+    fn endings_distinguish_formats() {
         assert_eq!(
             ["a.csv", "b.json", "x"].map(Format::of_name),
             [Format::Csv, Format::Json, Format::Csv]

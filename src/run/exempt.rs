@@ -57,6 +57,8 @@ fn address_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_wire::header::mapped;
+
     use super::*;
 
     #[test]
@@ -82,11 +84,7 @@ mod tests {
         let all = all(&requested, "192.0.2.8:4480".parse().unwrap()).unwrap();
         let is_exempt = |text: &str| {
             let ip: IpAddr = text.parse().unwrap();
-            let octets = match ip {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-                IpAddr::V6(v6) => v6.octets(),
-            };
-            all.iter().any(|prefix| prefix.contains(octets))
+            all.iter().any(|prefix| prefix.contains(mapped(ip)))
         };
         for left in [
             "127.1.2.3",

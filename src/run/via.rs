@@ -55,9 +55,9 @@ pub(super) fn find(requested: Option<&str>, config: Option<&Path>) -> anyhow::Re
         bail!(match requested {
             Some(name) => format!(
                 "--via {name}: no address and port, and there is no {shown} to find a peer of that \
-                 name in: say -c FILE"
+                 name in: add -c FILE"
             ),
-            None => format!("which node? say --via ADDRESS:PORT, or list one peer in {shown}"),
+            None => format!("which node? add --via ADDRESS:PORT, or list one peer in {shown}"),
         });
     }
     let config = Config::load(&path)?;
@@ -101,7 +101,7 @@ fn by_name(requested: Option<&str>, peers: &[Peer]) -> anyhow::Result<Peer> {
     };
     match (requested, peers) {
         (None, [only]) => Ok(only.clone()),
-        (None, _) => bail!("which one? {listed}: say --via NAME or --via ADDRESS:PORT"),
+        (None, _) => bail!("which one? {listed}: add --via NAME or --via ADDRESS:PORT"),
         (Some(name), _) => {
             let found = peers.iter().find(|peer| &*peer.name == name);
             found

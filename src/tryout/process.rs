@@ -91,7 +91,7 @@ impl Node {
         let until = Instant::now() + READY;
         while !answers() {
             if let Some(ended) = self.failure() {
-                bail!("the node did not start: {ended}; posthaste doctor may say why");
+                bail!("the node did not start: {ended}; posthaste doctor may report why");
             }
             if Instant::now() > until {
                 bail!("the node does not answer after {} s", READY.as_secs());

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_told_apart() {
+    fn services_are_distinguished() {
         let observed = Observed {
             destinations: vec![
                 destination("10.2.0.2:80", 10.0, 30.0),

@@ -106,7 +106,7 @@ impl Predecessor {
 
 fn drain(socket: &Path, deadline: Duration) -> anyhow::Result<()> {
     client::end_within(socket, deadline)
-        .with_context(|| format!("tell the node at {} to end", socket.display()))
+        .with_context(|| format!("end the node at {}", socket.display()))
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ impl Channel {
             flags,
             None,
         )
-        .context("tell the other process")?;
+        .context("send to the other process")?;
         Ok(())
     }
 

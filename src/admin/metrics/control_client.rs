@@ -9,7 +9,7 @@ use crate::api::control_client::{Destinations, Follow, Plan};
 const STREAM: &[Row<Follow>] = &[
     ("controller_connected", "", "Whether the controller has let the node in.", |follow| truth(follow.connected)),
     ("controller_joins_total", "", "Streams on which the controller let the node in.", |follow| Some(follow.joins as f64)),
-    ("controller_members", "", "Other nodes that the controller tells of.", |follow| Some(follow.members as f64)),
+    ("controller_members", "", "Other nodes that the controller reports.", |follow| Some(follow.members as f64)),
     ("controller_keys_refused_total", "", "Rejected keys of nodes that differ from the key reported first.", |follow| Some(follow.keys as f64)),
     ("plan_changes_total", "", "Plans that were followed.", |follow| Some(follow.plans as f64)),
     ("controller_clock_offset_seconds", "", "How far the clock of this host is ahead of the controller's, by which the node goes.",

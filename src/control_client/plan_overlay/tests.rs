@@ -80,7 +80,7 @@ fn sent(address: [u8; 4], bits: u8) -> SentPrefix {
     }
 }
 
-/// A node that was told of three others, a plan, and whose 203.0.113.0/24 is, a second ago.
+/// A node that received three others, a plan, and whose 203.0.113.0/24 is, a second ago.
 fn follower() -> Follower {
     let mut follower = sent_just_now();
     let later = Duration::from_secs(2);

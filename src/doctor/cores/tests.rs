@@ -145,7 +145,7 @@ fn problems_and_their_fixes() {
         let list = list(problem);
         // Findings about queues and about NUMA nodes may occur together.
         let [(what, fix), ..] = list.as_slice() else {
-            panic!("{texts}: nothing is told")
+            panic!("{texts}: nothing is reported")
         };
         assert!(
             what.contains(texts) && fix.contains(advised),
