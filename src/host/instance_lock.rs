@@ -328,7 +328,10 @@ mod tests {
         assert!(second.step_up().is_err());
         let change = second.change().unwrap();
         first.step_back().unwrap();
-        assert!(directory.take().is_err(), "another process changes the claim");
+        assert!(
+            directory.take().is_err(),
+            "another process changes the claim"
+        );
         second.step_up().unwrap();
         drop(change);
         assert_eq!(second.count_succession().unwrap(), 1);

@@ -128,7 +128,8 @@ impl Successor {
     }
 
     fn check(&self, node: &impl Giver) -> anyhow::Result<i32> {
-        let peer = getsockopt(self.0.socket(), PeerCredentials).context("read the credentials of the requester")?;
+        let peer = getsockopt(self.0.socket(), PeerCredentials)
+            .context("read the credentials of the requester")?;
         if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
             bail!("it runs as another user");
         }
