@@ -160,7 +160,7 @@ fn chains_explain() {
         "before 1 (for all)",
         "chain south by way of paris",
         "<- taken",
-        "the client may not ask without a key",
+        "the client may not connect without a key",
     ];
     assert_reports(&text, &words);
 }
