@@ -670,18 +670,17 @@ SEC("classifier")
 int packet_in(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
-	struct interface interface;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct packet_flow *entry;
 	struct packet *pkt;
 	struct view view;
 
-	if (skb->vlan_present || skb->pkt_type != PACKET_HOST ||
-	    !find_interface(ifindex, &interface))
+	if (!device || skb->vlan_present || skb->pkt_type != PACKET_HOST)
 		return NEXT;
-	if (!view_segment(skb, interface.l2_bytes, &view))
+	if (!view_segment(skb, device->l2_bytes, &view))
 		return icmp_in(skb);
 	if (opens(&view)) {
-		pkt = parse_segment(skb, &view, 0, interface.l2_bytes);
+		pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 		return pkt ? on_syn(skb, pkt, view.at) : NEXT;
 	}
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
@@ -694,7 +693,7 @@ int packet_in(struct __sk_buff *skb)
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
-	pkt = parse_segment(skb, &view, 0, interface.l2_bytes);
+	pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 	return pkt ? from_client(skb, pkt, view.at, entry) : NEXT;
 }
 
@@ -927,14 +926,17 @@ SEC("classifier")
 int packet_out(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
-	struct interface interface;
 	struct packet_flow *entry;
+	struct device *device;
 	struct packet *pkt;
 	struct view view;
 
-	if (skb->vlan_present || !find_interface(ifindex, &interface) || !interface.has_client)
+	if (skb->vlan_present || !has_clients(ifindex))
 		return NEXT;
-	if (!view_segment(skb, interface.l2_bytes, &view))
+	device = bpf_map_lookup_elem(&devices, &ifindex);
+	if (!device)
+		return NEXT;
+	if (!view_segment(skb, device->l2_bytes, &view))
 		return icmp_out(skb);
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->ifindex != ifindex || view.turned == entry->turned)
@@ -949,7 +951,7 @@ int packet_out(struct __sk_buff *skb)
 	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&
 	    view.seq == entry->node_isn)
 		return PASS;
-	pkt = parse_segment(skb, &view, 1, interface.l2_bytes);
+	pkt = parse_segment(skb, &view, 1, device->l2_bytes);
 	if (!pkt)
 		return NEXT;
 	if (pkt->tcp.syn && pkt->tcp.ack)

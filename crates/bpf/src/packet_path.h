@@ -161,47 +161,26 @@ static __always_inline struct packet_control *control_of_node(void)
 	return bpf_map_lookup_elem(&packet_control, &only);
 }
 
-/* An interface as each packet needs it. */
-struct interface {
-	__u32 l2_bytes;
-	__u32 has_client; /* its flows may need translation */
-};
-
-static __always_inline __u64 *slot_of(struct packet_control *control, __u32 ifindex)
+/* Whether an interface has had a client, or another one in its place has: flows of others
+ * need no translation. */
+static __always_inline __u8 *clients_of(struct packet_control *control, __u32 ifindex)
 {
-	return &control->interfaces[ifindex % PACKET_INTERFACES / 32][ifindex % 32];
+	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
 }
 
-/* Finds an interface without a look-up by hash, most of the time; false if the programs
- * are not attached to it. */
-static __always_inline bool find_interface(__u32 ifindex, struct interface *found)
-{
-	struct packet_control *control = control_of_node();
-	struct device *device;
-	__u64 *slot;
-
-	if (!control)
-		return false;
-	slot = slot_of(control, ifindex);
-	if (*slot >> 32 != ifindex) {
-		device = bpf_map_lookup_elem(&devices, &ifindex);
-		if (!device)
-			return false;
-		/* Another interface may have had the slot, and this one a client before. */
-		*slot = (__u64)ifindex << 32 | device->l2_bytes << 1 | !!*slot;
-	}
-	found->l2_bytes = *slot >> 1 & 15;
-	found->has_client = *slot & 1;
-	return true;
-}
-
-/* Notes that an interface has a client. Its packet has found it just now. */
 static __always_inline void note_client(__u32 ifindex)
 {
 	struct packet_control *control = control_of_node();
 
 	if (control)
-		*slot_of(control, ifindex) |= 1;
+		*clients_of(control, ifindex) = true;
+}
+
+static __always_inline bool has_clients(__u32 ifindex)
+{
+	struct packet_control *control = control_of_node();
+
+	return control && *clients_of(control, ifindex);
 }
 
 /* The destination of a segment to the server. */

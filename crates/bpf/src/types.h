@@ -271,7 +271,7 @@ struct packet_prefix {
 	__u32 validated; /* a client of it has completed a handshake */
 };
 
-#define PACKET_INTERFACES 256
+#define PACKET_CLIENTS 1024
 /* The state of the packet path as a whole. */
 struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
@@ -279,9 +279,7 @@ struct packet_control {
 	__u32 learning;	    /* flows */
 	__u32 due;	    /* SYNs to send again */
 	__u32 pad;
-	/* By ifindex, modulo; 0 is empty. From the high bits: the ifindex (32), the length of
-	 * the link layer header, and whether there has been a client (1). */
-	__u64 interfaces[PACKET_INTERFACES / 32][32];
+	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
 /* Says that connections of a client with a service pass this host. */
