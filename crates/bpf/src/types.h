@@ -247,6 +247,7 @@ struct packet_flow {
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
+	__u16 pad;
 	__u64 prefix; /* of the client */
 	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
 	 * differences of successive acknowledgements, so one that is late cancels out. */
