@@ -24,6 +24,8 @@ use crate::sys;
 pub(crate) mod pins;
 pub(crate) mod report;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use pins::Pins;
 use report::{Admissions, PacketFlow, PacketKnowledge};

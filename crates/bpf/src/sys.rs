@@ -495,6 +495,30 @@ pub(crate) fn run(
     Ok(attributes.returned)
 }
 
+/// The same, for what becomes of the frame, which has room in `frame_out`.
+#[cfg(test)]
+pub(crate) fn run_frame(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: &[u32],
+    frame_out: &mut [u8],
+) -> io::Result<u32> {
+    let mut attributes = ProgRun {
+        program: program.as_raw_fd(),
+        data: address(frame.as_ptr()),
+        data_bytes: length(frame),
+        data_out: address(frame_out.as_mut_ptr()),
+        data_room: length(frame_out),
+        context: address(context.as_ptr()),
+        context_bytes: 4 * length(context),
+        repeat: 1,
+        ..ProgRun::default()
+    };
+    // SAFETY: the buffers live through the call, which writes to `frame_out` only.
+    unsafe { command(PROG_RUN, &mut attributes) }?;
+    Ok(attributes.returned)
+}
+
 /// # Safety
 /// The attributes are those of the command, which returns a new descriptor;
 /// what they point to lives long enough and may be written where it is.

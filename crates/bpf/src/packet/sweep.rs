@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use crate::layout::bytes;
     use crate::object::Program;
-    use crate::objects::packet_path::{self, map, program};
-    use crate::objects::redirect;
+    use crate::objects::packet_path::{map, program};
+    use crate::packet::tests::{load, maps};
 
     const MILLION: u32 = 1_000_000;
     /// `PACKET_CLOSED`
@@ -158,19 +158,9 @@ mod tests {
 
     /// The sweep on a table of its own.
     fn sweep_of(entries: u32) -> (Arc<Map>, Program) {
-        let object = &packet_path::OBJECT;
-        let make = |number: usize| {
-            // Those of the redirect program have their sizes from its settings.
-            let name = object.maps[number].name;
-            let shared = redirect::OBJECT.maps.iter().any(|map| map.name == name);
-            let size = (number == map::PACKET_FLOWS).then_some(entries);
-            object.make(number, size.or(shared.then_some(64)))
-        };
-        let maps: Result<Vec<_>, _> = (0..object.maps.len()).map(make).collect();
-        let maps = maps.unwrap();
-        let types = object.load_types().unwrap();
-        let loaded = object.load(program::PACKET_SWEEP, &types, &maps, &[1; 16]);
-        (Arc::clone(&maps[map::PACKET_FLOWS]), loaded.unwrap())
+        let maps = maps(entries);
+        let flows = Arc::clone(&maps[map::PACKET_FLOWS]);
+        (flows, load(program::PACKET_SWEEP, &maps))
     }
 
     fn key(number: u32) -> types::packet_key {
