@@ -48,6 +48,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
+use crate::accept_mode::AcceptMode;
 use crate::black_holes::BlackHoles;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
@@ -367,7 +368,7 @@ impl<I: Intercept> Worker<I> {
         let Some(until) = self.drain_until else {
             return false;
         };
-        let late = self.counters.late.read() > 0 || self.rules.any_late();
+        let late = self.counters.flows(AcceptMode::LATE).read() > 0 || self.rules.any_late();
         let grace = match (self.replaced, late) {
             (true, _) => HANDSHAKE_TIME_MAX,
             (false, true) => self.intercept.lag(),

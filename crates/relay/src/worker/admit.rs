@@ -101,12 +101,7 @@ impl<I: Intercept> Worker<I> {
 
     fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
         let accept = rule.rule.accept.at_syn(held);
-        let begun = if accept.holds_syn() {
-            &self.counters.strict
-        } else {
-            &self.counters.early
-        };
-        begun.add(1);
+        self.counters.flows(accept).add(1);
         let mut opening = self.open(accept, Arrival::Plain, &rule);
         opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
         opening.half_opens.client = Some((event.flow, event.half_open));
@@ -345,7 +340,7 @@ impl<I: Intercept> Worker<I> {
         if self.entries.len() >= self.rules.relays_max() {
             return self.set_draining(true);
         }
-        self.counters.late.add(1);
+        self.counters.flows(AcceptMode::LATE).add(1);
         self.remember(&flow);
         if rule.rule.accept.connects_at_syn() {
             self.missing_syn_event.insert(flow);
