@@ -5,7 +5,6 @@
 //! Destinations are stored by prefix, at most [`KNOWN_MAX`]. The most used stay: a new one replaces
 //! another only if more recent flows of more clients went there. One client can neither fill the
 //! memory nor displace what others use.
-//! neither fill the memory nor push out what others use.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -115,28 +115,18 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     if entry.succession.is_none() {
         set_rules(&mut loaded, &config)?;
     }
-    let prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
-    let Prepared {
-        mut listeners,
-        shared,
-        log,
-        writer,
-        workers,
-        samples,
-        links,
-        reflectors,
-        clock,
-    } = prepared;
+    let mut prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
+    let (workers, links) = (prepared.workers, prepared.links);
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let following = ControlClient::new(samples, clock);
+    let following = ControlClient::new(prepared.samples, prepared.clock);
     let measure = Measure::new(
         &config,
-        reflectors,
+        prepared.reflectors,
         &handles,
         (following.clock().clone(), Box::new(following.clone())),
     );
-    let inheritance = entry.inheritance(shared);
-    let parts = (log, measure, following, inheritance);
+    let inheritance = entry.inheritance(prepared.shared);
+    let parts = (prepared.log, measure, following, inheritance);
     let node = Node::new(path, config, loaded, parts, &handles)?;
     let threads = match &entry.succession {
         None => node.begin(workers, &links)?,
@@ -145,7 +135,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     // Only now has the predecessor moved its own socket aside; renaming earlier would hide a node
     // that still takes flows from its operator.
     if entry.succession.is_some() {
-        listeners.take_place()?;
+        prepared.listeners.take_place()?;
     }
     // Only loading needed these privileges.
     privileges::keep_only(&privileges::RUNNING)?;
@@ -155,7 +145,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     let config = node.config().clone();
     let following = node.following.start(&config, node.clone(), &node.log)?;
     entry.notify_peer();
-    let ended = admin::serve(&node, listeners);
+    let ended = admin::serve(&node, prepared.listeners);
     node.measure.stop();
     node.following.stop();
     for thread in threads.into_iter().chain(following) {
@@ -168,7 +158,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     // the kernel's orphaned sockets.
     drop(node);
     // Last: every thread that writes log lines has ended, so nothing is lost.
-    writer.finish();
+    prepared.writer.finish();
     ended
 }
 

@@ -34,7 +34,7 @@ mod via;
 mod worker;
 
 use cgroup::Cgroup;
-use child::{Child, Launch, Signals};
+use child::{Child, Launch};
 use user::User;
 use worker::Worker;
 
@@ -96,7 +96,7 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     privileges::raise_open_files()?;
     // The process has one thread until here, as a fork requires.
     let cgroup = Cgroup::make()?;
-    let signals = Signals::block()?;
+    let signals = child::block_signals()?;
     let programs = programs(&cgroup, &args.direct, via.address())?;
     let worker = Worker::start(programs, via)?;
     let launch = Launch {

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::api::Status;
 use crate::client;
+use crate::signals::Signals;
 use crate::verb::{self, ConfigArgs};
 use posthaste_config::Config;
 
@@ -24,7 +26,7 @@ mod process;
 mod table;
 
 use lines::Ended;
-use process::{Node, Signals};
+use process::{Node, is_signalled};
 use table::Service;
 
 /// How long connections that are open at the end may continue.
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
             status.pid
         );
     }
-    let signals = Signals::block()?;
+    let signals = Signals::block([Signal::SIGINT, Signal::SIGTERM])?;
     let mut node = Node::start(args.config.config.as_deref())?;
     node.wait_until_ready(|| client::status_of(socket).is_ok())?;
     let begun = Instant::now();
@@ -118,7 +120,7 @@ fn watch(
     let shows = std::io::stderr().is_terminal();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || signals.wait(left.min(LOOK)) {
+        if left.is_zero() || is_signalled(signals, left.min(LOOK)) {
             break;
         }
         if let Some(ended) = node.failure() {

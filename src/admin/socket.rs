@@ -7,12 +7,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 
 use crate::reach::ensure_alone;
 use posthaste_config::groups::Group;
+use posthaste_daemon::thread::lock;
 
 /// The admin socket. Dropping it removes its file.
 #[derive(Debug)]
@@ -47,20 +48,16 @@ impl Place {
     pub(crate) fn give_up(&self) -> io::Result<()> {
         let aside = self.aside();
         fs::hard_link(&self.configured, &aside)?;
-        *self.lock() = aside;
+        *lock(&self.current) = aside;
         Ok(())
     }
 
     /// Moves to the configured path.
     pub(crate) fn take(&self) -> io::Result<()> {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
         fs::rename(&*current, &self.configured)?;
         current.clone_from(&self.configured);
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PathBuf> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +108,7 @@ fn socket_aside(socket: &Path) -> PathBuf {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&*self.place.lock());
+        let _ = fs::remove_file(&*lock(&self.place.current));
     }
 }
 

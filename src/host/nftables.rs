@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
+use posthaste_netlink::{Message, Netlink, attribute, text, u32_at};
 
 mod flowtables;
 mod rule;
@@ -186,10 +186,10 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
     let all = body.get(BODY_BYTES..)?;
     let name = (
         family,
-        text(find(all, TABLE)?),
-        text(find(all, CHAIN_NAME)?),
+        text(attribute(all, TABLE)?),
+        text(attribute(all, CHAIN_NAME)?),
     );
-    let hook = find(all, CHAIN_HOOK).and_then(|hook| number(find(hook, HOOK_NUMBER)?));
+    let hook = attribute(all, CHAIN_HOOK).and_then(|hook| number(attribute(hook, HOOK_NUMBER)?));
     let hook = match hook {
         Some(0) => Some(Hook::Prerouting),
         Some(1) => Some(Hook::Input),
@@ -203,18 +203,11 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
     let base = hook.map(|hook| BaseChain {
         name: shown(&name),
         hook,
-        translates: find(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
-        drops: find(all, CHAIN_POLICY).and_then(number) == Some(0),
+        translates: attribute(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
+        drops: attribute(all, CHAIN_POLICY).and_then(number) == Some(0),
         accepts: Vec::new(),
     });
     Some((name, base))
-}
-
-/// The value of an attribute.
-fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = attributes(bytes);
-    let (_, value) = all.find(|(kind, _)| *kind == wanted)?;
-    Some(value)
 }
 
 /// A number in network order.

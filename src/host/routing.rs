@@ -17,7 +17,7 @@ use anyhow::{Context, bail};
 
 use super::Report;
 use posthaste_config::Transparent;
-use posthaste_netlink::{CREATE, Message, Netlink, attributes, u32_at};
+use posthaste_netlink::{CREATE, Message, Netlink, attribute, attributes, u32_at};
 
 /// Routing protocol number of nodes' rules and routes (not in `/etc/iproute2/rt_protos`).
 pub(crate) const PROTOCOL: u8 = 180;
@@ -296,9 +296,8 @@ fn routes_request(family: Family, protocol: u8) -> Message {
 }
 
 fn route_table(body: &[u8]) -> u32 {
-    let wide = attributes(body.get(ROUTE_BODY_BYTES..).unwrap_or_default())
-        .find(|(kind, _)| *kind == ROUTE_TABLE)
-        .and_then(|(_, value)| u32_at(value, 0));
+    let all = body.get(ROUTE_BODY_BYTES..).unwrap_or_default();
+    let wide = attribute(all, ROUTE_TABLE).and_then(|value| u32_at(value, 0));
     wide.unwrap_or_else(|| u32::from(body.get(4).copied().unwrap_or(0)))
 }
 

@@ -83,10 +83,10 @@ impl Node {
             if !attached.contains(&link.index) {
                 self.attach(link, device);
             } else if let Err(error) = self.redirect().describe(link.index, device) {
-                let fields: &[(&str, &dyn std::fmt::Display)] =
-                    &[("interface", &link.name), ("error", &error)];
-                self.log
-                    .warn("could not watch an interface's settings", fields);
+                self.log.warn(
+                    "could not watch an interface's settings",
+                    &[("interface", &link.name), ("error", &error)],
+                );
             }
         }
     }
@@ -105,13 +105,12 @@ impl Node {
         if link.is_port() || !self.config().watches(&link.name) {
             return;
         }
-        let fields: &[(&str, &dyn std::fmt::Display)] = &[("interface", &link.name)];
+        let name = &link.name;
         match self.redirect().attach(link.index, device) {
-            Ok(()) => self.log.info("interface attached", fields),
+            Ok(()) => self.log.info("interface attached", &[("interface", name)]),
             Err(error) => {
-                let fields: &[(&str, &dyn std::fmt::Display)] =
-                    &[("interface", &link.name), ("error", &error)];
-                self.log.warn("cannot intercept", fields);
+                let fields = [("interface", name as _), ("error", &error as _)];
+                self.log.warn("cannot intercept", &fields);
             }
         }
         self.report_packet_path();

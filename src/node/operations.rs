@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node as its control thread sees it.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -183,9 +182,8 @@ impl Operations for Node {
     }
 
     fn on_change(&self, change: HostChange) {
-        let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
-        self.log
-            .info("the host changed: destinations are observed again", fields);
+        let what = "the host changed: destinations are observed again";
+        self.log.info(what, &[("change", &change.word())]);
         self.forget_profiles();
     }
 

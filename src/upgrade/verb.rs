@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -22,6 +22,7 @@ use crate::api::Status;
 use crate::client;
 use crate::verb::{self, AdminArgs};
 use posthaste_config::{ADMIN_SOCKET, Config};
+use posthaste_daemon::thread::lock;
 
 /// What a successor writes when it has taken over. Any other text is the error.
 const DONE: &str = "done";
@@ -188,7 +189,7 @@ impl Word {
     }
 
     fn write(&self, text: &str) {
-        let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let word = lock(&self.0).take();
         if let Some(mut word) = word {
             // The reader may be gone. The shutdown also ends the copy that the guard has.
             let _ = word.write_all(text.as_bytes());
