@@ -140,6 +140,7 @@ impl Destinations {
             let (rtt_us, handshakes) = known.handshakes.known(now)?;
             let is_news = handshakes >= HANDSHAKES_MIN
                 && known.reported.is_none_or(|(reported_us, at)| {
+                    // Two more attempts fit in before it expires there.
                     differs(rtt_us, reported_us) || now >= at + life / 3
                 });
             is_news.then(|| {
@@ -215,6 +216,7 @@ impl Destinations {
             return Some(*place);
         }
         let uses = self.admission_filter.uses(prefix);
+        // Its client has used up its share.
         if uses == 0 {
             return None;
         }
@@ -226,6 +228,7 @@ impl Destinations {
         let some = (0..VICTIMS).map(|_| self.rng.below(self.known.len()));
         let victim =
             some.min_by_key(|place| self.admission_filter.uses(&self.known[*place].prefix))?;
+        // On a tie the known one stays: a scan of many addresses displaces nothing.
         if self.admission_filter.uses(&self.known[victim].prefix) >= uses {
             return None;
         }

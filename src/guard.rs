@@ -94,6 +94,7 @@ impl Guard {
         // O_CLOEXEC: a program that the node executes must not inherit the writing end, or the
         // guard would not notice the node's death while that program runs.
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
+        // Before the fork: in the child getppid(2) may name another process already.
         let node = getpid();
         // SAFETY: there is one thread, so no lock is held by a thread that the
         // child lacks.
@@ -110,6 +111,7 @@ impl Guard {
             ForkResult::Child => {
                 // The child's copy of the writing end would keep the pipe open for ever.
                 drop(write);
+                // Does not return: the code of the caller is for the node alone.
                 std::process::exit(live(node, read.into(), &left, claim))
             }
         }
@@ -201,6 +203,7 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     if !in_order && let Some(death) = death {
         wait_for_end(&death);
     }
+    // While the claim is held: once it is dropped, another node may have the flows.
     let orphans = orphans(&claim);
     let code = if in_order {
         0
@@ -237,6 +240,7 @@ fn look_after(orphans: Orphans, in_order: bool) {
 
 /// Removes what a dead node left; returns the exit code.
 fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
+    // The log's thread was not forked: standard error is the only output.
     match left.remove(claim) {
         Ok(report) => {
             eprintln!(
@@ -280,6 +284,7 @@ pub(crate) fn open_pidfd(process: Pid) -> Option<OwnedFd> {
 fn wait_for_end(death: &OwnedFd) {
     let mut waiting = [PollFd::new(death.as_fd(), PollFlags::POLLIN)];
     let most = PollTimeout::try_from(DEATH_TIME_MAX).unwrap_or(PollTimeout::MAX);
+    // A node that does not end in time is cleaned up after all the same.
     let _ = poll(&mut waiting, most);
 }
 

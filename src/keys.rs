@@ -90,6 +90,8 @@ fn generate() -> String {
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let made = File::options()
         .write(true)
+        // O_EXCL: an existing key may be in use elsewhere, and a symbolic link that someone has
+        // placed here is not followed.
         .create_new(true)
         .mode(0o600)
         .open(path);

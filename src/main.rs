@@ -33,6 +33,8 @@ mod verb;
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {
         eprintln!("posthaste: {error:#}");
+        // clap exits with 2 for a wrong command line; a wrong configuration is the same to a
+        // script.
         let usage = error.is::<posthaste_config::Error>();
         ExitCode::from(if usage { 2 } else { 1 })
     })

@@ -85,6 +85,7 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     // Checked before the claim, which waits up to 5 s for a guard: an operator who starts a node
     // twice reads at once which one runs.
     reach::ensure_alone(&config.admin_socket)?;
+    // A relay has two sockets: the usual soft limit of 1024 would end at some 500 relays.
     privileges::raise_open_files()?;
     let claim = Claim::take()?;
     let successions = claim.count_succession()?;
@@ -147,6 +148,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     entry.notify_peer();
     let ended = admin::serve(&node, prepared.listeners);
     node.measure.stop();
+    // Its thread ends only when it is stopped: the join below would not return.
     node.following.stop();
     for thread in threads.into_iter().chain(following) {
         if thread.join().is_err() {
@@ -177,8 +179,11 @@ fn load(
         netns: sys::netns_cookie().context("read the cookie of this network namespace")?,
         least_port: privileges::least_port(),
         profiles_max: config.observe.profiles_max,
+        // A map for each part: a flood of spoofed SYNs fills the first, and the reserve stays for
+        // clients of validated prefixes.
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
+        // A controller may add peers at any time, for whose hops windows are set.
         windows: config.follow.is_some() || sets_windows(&config.policy),
         successions,
     })?);
@@ -227,6 +232,7 @@ impl Prepared {
         mut sockets: Option<&mut Sockets>,
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
+        // Before interception: without the rule, every packet of a relay would be dropped.
         host::install(config)?;
         let (log, writer) = log::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
@@ -413,11 +419,13 @@ fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>
 }
 
 fn sets_windows(policy: &Policy) -> bool {
+    // The initial window is an option of a rule's side.
     let sides = policy
         .rules
         .iter()
         .flat_map(|rule| [&rule.downstream, &rule.upstream]);
     let mut sides = sides.into_iter();
+    // Hops to peers start by the bandwidth of their path, whatever the rules set.
     !policy.chains.peers.is_empty() || sides.any(|side| side.initial_window.is_some())
 }
 
@@ -470,6 +478,8 @@ fn start_worker(
     for ipv6 in [false, true] {
         match sys::transparent_listener(ipv6, settings) {
             Ok(listener) => {
+                // A duplicate for the programs' map, which is filled in the worker's thread: the
+                // worker owns the listener itself.
                 duplicates.push((ipv6, listener.try_clone()?.into()));
                 listeners.push(listener);
             }

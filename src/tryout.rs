@@ -68,6 +68,7 @@ struct Outcome {
 pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let config = Config::load_or_default(args.config.config.as_deref())?;
     let socket = &config.admin_socket;
+    // Only an answer shows a node: a socket file may be left over.
     if let Ok(status) = client::status_of(socket) {
         bail!(
             "a node runs here already (process {}): see posthaste status for what it saves",
@@ -81,7 +82,9 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     watch(args, &signals, &mut node, || client::status_of(socket))?;
     let seconds = begun.elapsed().as_secs_f64();
     let status = client::status_of(socket).context("read the node's status")?;
+    // Before the node ends, since it alone has the profiles.
     let observed = client::observed_by(socket, DESTINATIONS_MAX)?;
+    // A drain forwards new flows at once, and leaves open ones their time.
     client::end_within(socket, PATIENCE)?;
     let open = status.counters.get("relays").copied().unwrap_or(0);
     if open > 0 {

@@ -62,6 +62,7 @@ fn destination(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn size(text: &str) -> Result<u32, String> {
+    // Read as a value of the configuration, so that both accept the same forms.
     let number = text.parse::<i64>().map(toml::Value::from);
     transfer_size(&number.unwrap_or_else(|_| text.into()))
 }

@@ -25,6 +25,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
         let text = fs::read_to_string(BOOT_ID).with_context(|| format!("read {BOOT_ID}"))?;
+        // It has the form of a UUID, with hyphens.
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&digits, 16);
         Ok(Self {

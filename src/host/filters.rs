@@ -46,6 +46,7 @@ fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Resu
     for (link, side) in places {
         // An interface that is gone or has no clsact has no filter.
         let found = find(&mut netlink, link, side).unwrap_or_default();
+        // `tcm_info` has the priority in its upper half, the protocol in the lower one.
         let found = found.iter().filter(|info| which((**info >> 16) as u16));
         for info in found {
             let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, side, *info))

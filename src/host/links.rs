@@ -108,6 +108,8 @@ impl Link {
                 _ => (),
             }
         }
+        // `IFLA_LINK` of a veth is its peer, and of a tunnel the underlay: neither carries its
+        // tags.
         link.vlan_on = below.filter(|_| is_vlan);
         Some(link)
     }
@@ -115,6 +117,7 @@ impl Link {
     /// Whether packets reach IP forwarding under another interface: a port of a bridge or a bond
     /// hands them to its master.
     pub(crate) fn is_port(&self) -> bool {
+        // Not `vrf`: its ports are routed themselves, and tc sees their packets there.
         let layer_two = ["bridge", "bond", "team", "openvswitch"];
         self.port_of
             .as_deref()
@@ -183,6 +186,7 @@ impl LinkWatch {
         });
         match read {
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                // The caller lists everything anew, so earlier events add nothing.
                 Ok(vec![LinkEvent::Unknown])
             }
             Err(error) => Err(error),

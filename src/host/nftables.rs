@@ -116,6 +116,7 @@ fn with_rules(
     rules: &BTreeMap<Name, Vec<Rule>>,
 ) -> BaseChain {
     let own = rules.get(name).into_iter().flatten();
+    // A last rule that refuses everything has the effect of the policy.
     base.drops |= own.into_iter().any(Rule::refuses_all);
     let led_to = led_to(vec![name], chains, rules).into_iter();
     let all = led_to.filter_map(|name| rules.get(name)).flatten();
@@ -128,6 +129,7 @@ fn limits(
     chains: &BTreeMap<Name, Option<BaseChain>>,
     rules: &BTreeMap<Name, Vec<Rule>>,
 ) -> Vec<String> {
+    // Those of a forwarded packet; Input and Output are those of relays.
     let passed = [Hook::Prerouting, Hook::Forward, Hook::Postrouting];
     let of_hook = |base: &BaseChain| passed.contains(&base.hook);
     let begin = chains
@@ -149,6 +151,7 @@ fn led_to<'a>(
 ) -> BTreeSet<&'a Name> {
     let mut seen = BTreeSet::new();
     while let Some(name) = waiting.pop() {
+        // Several rules may jump to one chain.
         if !seen.insert(name) {
             continue;
         }
@@ -160,6 +163,7 @@ fn led_to<'a>(
         for jump in jumps {
             let led_to = chains.keys().filter(|(family, table, chain)| {
                 let same = (family, table) == (&name.0, &name.1);
+                // The verdicts of a map are not read: it may lead to any chain of its table.
                 same && jump.as_ref().is_none_or(|jump| jump == chain)
             });
             waiting.extend(led_to);

@@ -162,6 +162,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
             former: now,
             applied: better.clone(),
         });
+        // Before the change: a crash in between must not lose the former value.
         memory.keep(&changes)?;
         write(recommendation.path, &better)?;
     }
@@ -175,6 +176,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
 pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     let memory = Memory::of_namespace()?;
     let changes = memory.recall()?;
+    // After a reboot the record below /run is gone, and that of the file is left.
     let persisted = persist::recall_here()?.unwrap_or_default();
     for Change {
         path,

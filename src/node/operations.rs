@@ -154,6 +154,8 @@ impl Operations for Node {
     }
 
     fn on_links(&self, events: &[LinkEvent]) {
+        // `Unknown` means that the kernel dropped notifications, which may include that of the
+        // rule.
         let lost = [LinkEvent::RuleGone, LinkEvent::Unknown];
         if events.iter().any(|event| lost.contains(event)) {
             self.restore_routing();
@@ -170,6 +172,7 @@ impl Operations for Node {
     fn observed(&self, most: usize) -> anyhow::Result<Observed> {
         let redirect = self.redirect();
         Ok(Observed::of(
+            // One more than is shown, to detect whether there are more.
             &redirect.profiles(most + 1)?,
             most,
             sys::monotonic(),

@@ -51,8 +51,11 @@ impl Cgroup {
         let chance = u32::from_ne_bytes(sys::random());
         let place = Place {
             parent,
+            // Process ids are unique within a pid namespace only, and containers may share a
+            // hierarchy.
             name: format!("posthaste-run-{}-{chance:08x}", getpid()),
         };
+        // Before the cgroup exists: whenever this process ends, there is a child to remove it.
         let (pipe, cleaner) = start_cleaner(&place)?;
         let path = place.path();
         fs::create_dir(&path).context("make a cgroup for the command")?;
@@ -150,6 +153,7 @@ fn start_cleaner(place: &Place) -> anyhow::Result<(OwnedFd, Pid)> {
 /// Runs the child.
 fn clean(place: &Place, mut pipe: File) {
     step_aside(NAME, &[Capability::CAP_DAC_OVERRIDE]);
+    // The working directory may be on a file system that is to be unmounted.
     let _ = chdir("/");
     let _ = dup2_stderr(io::stdin());
     let _ = pipe.read(&mut [0]);

@@ -104,11 +104,13 @@ impl Child {
         }
         let user = user.map(|user| (user.uid, user.gid, user.groups.clone()));
         let prepare = move || -> io::Result<()> {
+            // 0 is the writing process (cgroups(7)). First: another user may not write here.
             write(&cgroup, b"0")?;
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
             if let Some((uid, gid, groups)) = &user {
                 become_user(*uid, *gid, groups)?;
             }
+            // Blocked signals stay blocked over execve(2).
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
             Ok(())
         };
@@ -122,6 +124,8 @@ impl Child {
     /// Waits for its end; returns its exit code.
     pub(super) fn wait(self, signals: &Signals) -> anyhow::Result<u8> {
         loop {
+            // After every signal: pending signals of one kind are merged, and SIGCHLD is one of
+            // them.
             match waitpid(self.0, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(_, code)) => return Ok(low_byte(code)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => {
@@ -139,6 +143,7 @@ impl Child {
 }
 
 fn become_user(uid: Uid, gid: Gid, groups: &[Gid]) -> io::Result<()> {
+    // In this order: after setuid(2) the others would be refused.
     setgroups(groups)?;
     setgid(gid)?;
     setuid(uid)?;

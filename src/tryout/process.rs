@@ -57,6 +57,7 @@ impl Node {
         // SAFETY: two system calls and nothing else, which is allowed between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                // The mask is inherited, and the node must receive its SIGTERM.
                 SigSet::all().thread_unblock()?;
                 Ok(prctl::set_pdeathsig(Signal::SIGTERM)?)
             });

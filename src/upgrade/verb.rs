@@ -63,11 +63,13 @@ pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     };
     let running = client::status_of(&admin.socket)?;
     if args.if_needed && running.process.binary == binary_identity() {
+        // The reload reports which changed keys only a new process can apply.
         let waiting = client::reload_at(&admin)?;
         if waiting.is_empty() {
             return Ok(());
         }
     }
+    // systemd accepts as main process only what runs in the unit, as its reload command does.
     let supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     if running.process.supervised && !supervised {
         bail!("systemd has started the running node: systemctl reload posthaste upgrades it");
@@ -92,6 +94,7 @@ fn socket(args: &UpgradeArgs) -> anyhow::Result<PathBuf> {
 }
 
 fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Result<Upgraded> {
+    // Not a pipe: the guard inherits the successor's end, and only a shutdown ends that copy too.
     let (mut ours, theirs) = UnixStream::pair().context("make a pipe to the new process")?;
     let most = Some(START_TIME_MAX + 2 * STEP_TIME_MAX);
     ours.set_read_timeout(most).context("bound the wait")?;

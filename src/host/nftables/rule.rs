@@ -157,6 +157,8 @@ impl Rule {
                 self.is_narrower = true;
             }
             "dynset" => {
+                // With an expression for each element it is a meter, such as a limit for each
+                // source.
                 let kept = [DYNSET_EXPRESSION, DYNSET_EXPRESSIONS];
                 self.limits |= kept.iter().any(|kind| attribute(data, *kind).is_some());
                 self.is_narrower = true;
@@ -185,6 +187,7 @@ impl Rule {
             |kind| attribute(attribute(data, kind)?, DATA_VALUE).and_then(|value| u32_at(value, 0));
         let of_mark = |kind| attribute(data, kind).and_then(number) == Some(META_MARK);
         match (name, self.mask, extension) {
+            // The comparison follows, behind a mask if the rule has one.
             ("meta", None, _) if of_mark(META_KEY) => self.mask = Some(u32::MAX),
             ("bitwise", Some(_), _) if self.mark.is_none() => self.mask = value(BITWISE_MASK),
             ("cmp", Some(mask), _) if self.mark.is_none() => {

@@ -35,6 +35,7 @@ fn is_namespace_of_boot() -> anyhow::Result<bool> {
     let of = |process: &str| {
         let file = format!("/proc/{process}/ns/net");
         let found = fs::metadata(&file).with_context(|| format!("look at {file}"))?;
+        // Inode numbers are unique within one file system only.
         anyhow::Ok((found.dev(), found.ino()))
     };
     Ok(of("1")? == of("thread-self")?)
@@ -126,6 +127,7 @@ fn parse(text: &str) -> Option<Vec<Change>> {
             });
         }
     }
+    // Byte for byte: an operator's edit must not be overwritten.
     (write(&changes) == text).then_some(changes)
 }
 
