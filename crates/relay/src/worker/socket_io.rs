@@ -112,6 +112,7 @@ impl Io for SocketIo<'_> {
     }
 
     fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
+        // Then the FIN leaves in the same segment as the last bytes.
         let more = if more { libc::MSG_MORE } else { 0 };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
         self.write_to(side, |socket_io| {
@@ -144,6 +145,7 @@ impl Io for SocketIo<'_> {
         if side == Side::Downstream
             && let Some(fallback) = fallback_of(&mut self.preface)
         {
+            // Spliced bytes do not pass through user space, so they cannot be sent again.
             fallback.kept.give_up();
         }
         let bytes = sys::splice(self.fd(side), &pipe.write, PIPE_BYTES)?;
