@@ -304,6 +304,7 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
         }
         let control = Arc::clone(&control);
         let alive = tokio::task::spawn_blocking(move || fleet::alive(control.workers())).await;
+        // Without keep-alives the service manager restarts a node that hangs.
         if alive.unwrap_or(false) {
             notify::alive();
         }

@@ -235,6 +235,7 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
     let count = args.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before = Look::take(socket)?;
     for _ in 0..count {
+        // Rates need two snapshots, so the first output takes an interval, too.
         sleep(args.interval);
         let now = Look::take(socket)?;
         let busiest = now.busiest(&before, args.rows);

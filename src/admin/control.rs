@@ -176,6 +176,7 @@ impl Control {
         self.node
             .log()
             .info("the node drains", &[("deadline_s", &within)]);
+        // A replaced node is no longer the one that the service manager follows.
         if self.state() == State::Draining {
             notify::stopping(deadline);
         }
@@ -241,6 +242,7 @@ impl Control {
         let each = live.map(|(pid, socket)| Replaced {
             pid,
             socket: socket.display().to_string(),
+            // The verb queries these nodes: one that hangs must not delay this answer.
             relays: None,
             deadline_seconds: None,
         });
@@ -249,6 +251,7 @@ impl Control {
 
     /// All figures at one moment.
     pub(super) fn snapshot(&self) -> Snapshot {
+        // The lock is held for these two only: the other figures take longer.
         let (state, reloads) = {
             let requests = self.requests();
             (requests.state, requests.reloads.clone())

@@ -55,6 +55,7 @@ struct ExplainArgs {
 fn destination(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse::<SocketAddr>().ok();
     let bare = || text.parse::<IpAddr>().ok().map(|ip| (ip, PORT).into());
+    // No server can listen at port 0.
     let address = whole.or_else(bare).filter(|address| address.port() != 0);
     let form =
         "expected an address, with or without a port, such as 198.51.100.7:80 or [2001:db8::7]:80";

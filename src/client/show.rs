@@ -32,6 +32,7 @@ pub(super) fn all(status: &Status) -> String {
         let hold = if interface.attached {
             interface.hold.as_str()
         } else {
+            // Capitals are for what an operator must not overlook.
             "NOT ATTACHED"
         };
         let _ = writeln!(text, "interface      {} ({hold})", interface.name);
@@ -170,6 +171,7 @@ fn section<'a>(
     }
     let _ = writeln!(text, "\n{title}");
     for (name, value) in rows {
+        // The name is all that is known of a counter here.
         let readable = if name.starts_with("bytes") {
             bytes(value)
         } else {
@@ -241,6 +243,7 @@ pub(crate) fn table<const N: usize>(
     let rows: Vec<[String; N]> = head.chain(rows).collect();
     let width = |column: usize| {
         rows.iter()
+            // Characters, as the widths of a format count, and not bytes.
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
@@ -256,6 +259,7 @@ pub(crate) fn table<const N: usize>(
                 write!(line, "{cell:>width$}  ")
             };
         }
+        // The last column is padded, too.
         text.push_str(line.trim_end());
         text.push('\n');
     }
