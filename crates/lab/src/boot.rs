@@ -54,7 +54,7 @@ pub(crate) fn time_start(
         });
         over.store(true, Ordering::Relaxed);
         let first = threads::join(prober);
-        // Its error says more than that of the prober.
+        // The relay's error names the cause; the prober only timed out.
         let (relay, first) = (relay?, first?);
         let mut nanoseconds = [0; 8];
         noted

@@ -38,7 +38,7 @@ const SETTINGS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     /// The address of its explicit listener, unless it is the first.
-    pub asked_at: IpAddr,
+    pub listener: IpAddr,
     /// The source address of its hops to the next node, unless it is the last. Peers are identified
     /// by this address, and measurements for it apply to their hops.
     pub source_addresses: IpAddr,
@@ -72,7 +72,7 @@ impl Chain {
         }
         if place + 1 < self.nodes.len() {
             let next = place + 1;
-            toml.push_str(&self.peer(next, self.nodes[next].asked_at, self.pool));
+            toml.push_str(&self.peer(next, self.nodes[next].listener, self.pool));
         }
         if place == 0 {
             toml.push_str(&self.listing());
@@ -82,7 +82,7 @@ impl Chain {
             toml.push_str(&format!(
                 "[transparent]\nenabled = false\n\
                  [[listener]]\nmode = \"explicit\"\naddress = \"{}\"\n",
-                SocketAddr::new(self.nodes[place].asked_at, PORT)
+                SocketAddr::new(self.nodes[place].listener, PORT)
             ));
         }
         toml
@@ -159,7 +159,7 @@ mod tests {
 
     fn chain(pool: u16) -> Chain {
         let member = |node| Member {
-            asked_at: [10, 0, node, 2].into(),
+            listener: [10, 0, node, 2].into(),
             source_addresses: [10, 0, node + 1, 1].into(),
         };
         Chain {

@@ -63,7 +63,7 @@ pub struct Args {
     /// Fewer rounds and shorter loads: for a first look
     #[arg(long)]
     quick: bool,
-    /// Say what the loads and subjects are, and do nothing
+    /// List the loads and subjects, and do nothing
     #[arg(long)]
     list: bool,
     #[command(flatten)]

@@ -38,7 +38,7 @@ use topology::Topology;
 /// Bound on every wait: a slow controller is measured, one that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval of the queries for the controller's plan while nodes join.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of failures: longer than the controller defers other changes, plans and pauses.
 const REST: Duration = Duration::from_secs(13);
 /// Interval of link changes.
@@ -208,7 +208,7 @@ impl Experiment<'_> {
                 }
             }
             ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
-            self.clients.run_for(ASK_AGAIN)?;
+            self.clients.run_for(QUERY_INTERVAL)?;
         }
     }
 

@@ -163,7 +163,7 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// Runs a command to its end and returns its output. An error has what it said.
+/// Runs a command to its end and returns its output. An error contains its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     run_with(command, "")
 }
@@ -217,7 +217,7 @@ fn start(command: Command, adopt: Adopt) -> Result<Child> {
         .context("reach the thread that starts processes")?;
     Ok(answer
         .recv()
-        .context("hear from the thread that starts processes")??)
+        .context("receive from the thread that starts processes")??)
 }
 
 fn adopted(mut child: Child, adopt: Adopt) -> io::Result<Child> {

@@ -42,7 +42,7 @@ impl Repeats {
                     eprintln!("{experiment}: {failure}");
                     failures.push(failure);
                 }
-                // A few failures are shown beside the rest; many say that the set-up is wrong.
+                // A few failures are shown beside the rest; many mean that the set-up is wrong.
                 ensure!(
                     failures.len() <= FAILURES_MAX,
                     "more than {FAILURES_MAX} transfers failed"

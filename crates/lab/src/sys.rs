@@ -94,7 +94,7 @@ pub(crate) fn epoll_wait_precise(
     }
 }
 
-/// Asks for the calling thread's timers to fire without slack.
+/// Makes the calling thread's timers fire without slack.
 pub(crate) fn drop_timer_slack() -> io::Result<()> {
     prctl::set_timerslack(1).map_err(|e| named("prctl PR_SET_TIMERSLACK", &e.into()))
 }

@@ -2,7 +2,7 @@
 //! A client that detects the first byte relayed by the node on its path.
 //!
 //! A byte that comes back proves nothing: without a node, or before it is ready, packets are
-//! forwarded and the server answers. The TTL tells the two apart. Packets of the server have lost
+//! forwarded and the server answers. The TTL distinguishes the two. Packets of the server have lost
 //! one when the node forwarded them; packets of a node that terminates the connection have the full
 //! TTL. So the probes require the full TTL (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): the client's kernel
 //! drops everything forwarded, and only a relaying node can open the connection. [`check_path`]

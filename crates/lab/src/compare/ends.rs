@@ -54,13 +54,13 @@ impl Server {
     }
 
     pub(super) fn served(&self) -> Result<Served> {
-        let mut stream = UnixStream::connect(&self.control).context("ask the server")?;
+        let mut stream = UnixStream::connect(&self.control).context("connect to the server")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut text = String::new();
         stream
             .read_to_string(&mut text)
-            .context("hear the server")?;
-        serde_json::from_str(&text).with_context(|| format!("the server said {text:?}"))
+            .context("read the server's results")?;
+        serde_json::from_str(&text).with_context(|| format!("the server sent {text:?}"))
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn finish(mut client: Process, times: Times) -> Result<Outcome> {
     let status = client.wait(times.warm_up + times.window + PATIENCE)?;
     ensure!(status.success(), "the client: {}", client.stderr().trim());
     let text = client.stdout();
-    serde_json::from_str(&text).with_context(|| format!("the client said {text:?}"))
+    serde_json::from_str(&text).with_context(|| format!("the client wrote {text:?}"))
 }
 
 /// The combined results of several clients that ran at the same time. CPU times are those that the

@@ -115,7 +115,7 @@ pub(super) const ALL: &[Subject] = &[
         "posthaste, a listener with a destination",
     )
     .runs(posthaste::fixed),
-    fixed("posthaste-explicit", "posthaste, asked by RFC 8803").runs(posthaste::explicit),
+    fixed("posthaste-explicit", "posthaste, requested by RFC 8803").runs(posthaste::explicit),
     transparent(
         "posthaste-warm",
         "two nodes of posthaste, joined by warm hops",

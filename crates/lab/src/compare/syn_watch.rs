@@ -52,7 +52,7 @@ impl SynWatch {
                 .attach_filter(&syns_only())
                 .context("attach a filter")?;
             socket.set_recv_buffer_size(BUFFER_BYTES)?;
-            setsockopt(&socket, ReceiveTimestampns, &true).context("ask for time stamps")?;
+            setsockopt(&socket, ReceiveTimestampns, &true).context("enable time stamps")?;
             let index = |name| -> Result<usize> {
                 let index = if_nametoindex(name).with_context(|| format!("find {name}"))?;
                 Ok(usize::try_from(index)?)

@@ -112,7 +112,7 @@ impl Testbed {
             threads: relay_cpus.len(),
             end_cpus: end_cpus.to_vec(),
             binary: binary.clone(),
-            // Packets that wait for it count too, whoever sent them.
+            // Packets that wait for it count too, of every sender.
             ksoftirqd: ksoftirqd(cpus)?,
             network,
         })

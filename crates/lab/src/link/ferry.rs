@@ -97,7 +97,7 @@ impl Ferry {
     pub fn change(&self, link: usize, emulation: Emulation) -> Result<()> {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         changes.push((link, emulation));
-        self.changed.write(1).context("tell the ferry")?;
+        self.changed.write(1).context("wake the ferry")?;
         Ok(())
     }
 

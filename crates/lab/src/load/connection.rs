@@ -49,8 +49,9 @@ pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream
         .write_all(&first_message.with(Request::Echo))
-        .context("ask for echoes")?;
-    skip_answer(&mut stream, &mut first_message.answer_bytes()).context("hear the converter")?;
+        .context("request echoes")?;
+    skip_answer(&mut stream, &mut first_message.answer_bytes())
+        .context("read the converter's answer")?;
     Ok(stream)
 }
 

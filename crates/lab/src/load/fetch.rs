@@ -234,7 +234,7 @@ impl Fetcher {
 }
 
 impl Fetch {
-    /// The number of bytes received, zero at the end. An error says whether the socket would block.
+    /// The number of bytes received, zero at the end. The error's kind shows whether the socket would block.
     fn take(&mut self, first_message: &FirstMessage, buffer: &mut [u8]) -> io::Result<u64> {
         if !self.requested {
             let request = first_message.with(self.request);

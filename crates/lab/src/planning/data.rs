@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 
 /// What to do if a file is missing.
 const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
-    docs/design/0013-planning.md, which says how they are made from public maps: Rocketfuel's of \
+    docs/design/0013-planning.md, which describes how they are made from public maps: Rocketfuel's of \
     github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita (topology-zoo/). \
     cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
     github.com/libp2p/jvm-libp2p";

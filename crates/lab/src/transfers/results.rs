@@ -249,7 +249,7 @@ mod tests {
             percent: 3.0,
             may_be_less,
         };
-        // The model says 108.9 ms.
+        // The model's time is 108.9 ms.
         assert_eq!(met(near(false), 110), [true]);
         assert_eq!(met(near(false), 90), [false]);
         assert_eq!(met(near(true), 90), [true]);

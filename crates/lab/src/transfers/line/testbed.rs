@@ -116,13 +116,13 @@ fn network(args: &Args, layout: Way) -> Result<Network> {
 /// The namespaces of the nodes and their addresses, in the order of a chain.
 fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
     let on_path = |node| Member {
-        asked_at: network.node_address(node, layout.family),
+        listener: network.node_address(node, layout.family),
         source_addresses: network.calling_address(node, layout.family),
     };
     if layout.carriage == Carriage::OffPath {
         let address = network.aside_address(0, layout.family);
         let aside = Member {
-            asked_at: address,
+            listener: address,
             source_addresses: address,
         };
         let namespaces = vec![network.node(ACCESS), network.aside(0)];
