@@ -19,7 +19,6 @@ mod idle;
 mod integrity;
 mod load;
 mod report;
-mod scaling;
 mod site;
 mod sizes;
 mod start;
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     let footprints = bench.measure_memory()?;
     let starts = bench.measure_starts()?;
     let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
-    report::fill(&mut bench, &alone);
+    report::fill(&mut bench, alone);
     idle::fill(&mut bench.record, &footprints);
     start::fill(&mut bench.record, &starts);
     bench.record.parameter("cpus", bench.cpus.clone());
@@ -150,7 +149,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
     let mut names = args.subjects.clone();
     if !names.is_empty() {
         // All others are compared with it.
-        names.push("direct".to_owned());
+        names.push(targets::DIRECT.to_owned());
     }
     let mut found = Vec::new();
     for subject in chosen(subject::ALL.to_vec(), &names, |subject| subject.name)? {

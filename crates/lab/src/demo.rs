@@ -54,19 +54,18 @@ impl Args {
     fn experiment(&self, congestion: &str) -> Experiment {
         let subject = |name: &str, reference| Subject {
             name: name.to_owned(),
-            labels: vec![("way", name.to_owned())],
+            labels: Vec::new(),
             mode: Mode::Early,
             reference,
-            targets: Vec::new(),
+            goals: Vec::new(),
         };
         let family = self.family;
         Experiment {
             name: "demo",
             subjects: vec![subject(DIRECTLY, None), subject(BY_NODE, Some(0))],
             groups: vec![Group {
-                file: "svg".to_owned(),
-                title: format!("Web objects by curl from nginx over {family}"),
-                subtitle: format!("curl and nginx, {family}"),
+                file: String::new(),
+                title: format!("Web objects by curl from nginx, {family}"),
                 subjects: vec![0, 1],
             }],
             sizes: self.sizes.clone(),

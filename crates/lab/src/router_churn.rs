@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    record.publish(&args.common.output, std::iter::empty::<(&str, String)>())?;
+    record.publish(&args.common.output)?;
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
     let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));

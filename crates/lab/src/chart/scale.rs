@@ -3,7 +3,7 @@
 
 /// How distances on an axis relate to values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spacing {
+pub(super) enum Spacing {
     /// Equal steps for equal differences.
     Linear,
     /// Equal steps for equal ratios; all values must be positive.

@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 
 use super::idle::{self, Footprint};
 use super::load::{self, Load, Placement, Yield};
-use super::report;
 use super::start::{self, Starts};
 use super::subject::{Mode, Subject};
 use super::targets::EARLY;
@@ -198,10 +197,7 @@ impl Bench<'_> {
         let Self {
             record, results, ..
         } = self;
-        print!("{}", record.markdown());
-        let charts = report::charts(self).into_iter();
-        let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart.svg()));
-        record.save(&self.args.common.output, charts)?;
+        record.publish(&self.args.common.output)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks

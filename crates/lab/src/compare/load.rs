@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::sizes;
 use crate::link::Link;
 use crate::load::Work;
+use crate::names::named;
 
 /// Where the processes of a load run, and how far from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,19 +41,21 @@ impl Placement {
     }
 }
 
-/// The figures computed from a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Yield {
-    /// CPU time per transaction.
-    Transactions,
-    /// CPU time per gigabyte.
-    Bytes,
-    /// Time added to a message, one way, and CPU time per message there and back.
-    Messages,
-    /// Time from a client's SYN at the relay to the relay's SYN to the server.
-    SynDelay,
-    /// Transactions per second only: the CPU times of two CPUs cannot be added.
-    Rate,
+named! {
+    /// The figures computed from a load.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Yield {
+        /// CPU time per transaction.
+        Transactions = "connections",
+        /// CPU time per gigabyte.
+        Bytes = "bulk",
+        /// Time added to a message, one way, and CPU time per message there and back.
+        Messages = "messages",
+        /// Time from a client's SYN at the relay to the relay's SYN to the server.
+        SynDelay = "syns",
+        /// Transactions per second only: the CPU times of two CPUs cannot be added.
+        Rate = "rate",
+    }
 }
 
 /// One load.
@@ -85,10 +88,6 @@ const SYN_RATE: u32 = 500;
 /// One-way delay to a client that is far: light in 1000 km of fibre.
 const FAR: Duration = Duration::from_millis(5);
 
-/// The load of connections of 8 KB that is compared between one CPU and two.
-pub(super) const ON_ONE: &str = "8k-64";
-pub(super) const ON_TWO: &str = "two-cores";
-
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
     let small = [1, 8].into_iter().flat_map(small);
@@ -104,7 +103,7 @@ fn small(kilobytes: u64) -> [Load; 2] {
     let name = |at_once| match (kilobytes, at_once) {
         (1, FEW) => ("1k-64", "1 KB objects, 64 at once"),
         (1, _) => ("1k-256", "1 KB objects, 256 at once"),
-        (_, FEW) => (ON_ONE, "8 KB objects, 64 at once"),
+        (_, FEW) => ("8k-64", "8 KB objects, 64 at once"),
         (_, _) => ("8k-256", "8 KB objects, 256 at once"),
     };
     [FEW, MANY].map(|at_once| {
@@ -179,7 +178,7 @@ fn split() -> Load {
 fn two_cores() -> Load {
     Load {
         placement: Placement::Two,
-        ..rate((ON_TWO, "8 KB objects, everything on two CPUs"))
+        ..rate(("two-cores", "8 KB objects, everything on two CPUs"))
     }
 }
 

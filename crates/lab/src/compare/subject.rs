@@ -17,6 +17,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::site::{self, Running, Site};
+use super::targets::{DIRECT, FORWARDING};
 use crate::network::Network;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -31,6 +32,16 @@ pub(super) enum Mode {
     Fixed,
     /// Clients address the server, which gets the client's address.
     Transparent,
+}
+
+impl Mode {
+    /// The subject with which those of a mode are compared.
+    pub(super) fn rival(self) -> &'static str {
+        match self {
+            Self::Transparent => "haproxy-transparent",
+            Self::Fixed | Self::Reference => "haproxy",
+        }
+    }
 }
 
 /// One subject.
@@ -80,10 +91,10 @@ pub(super) struct Launch {
 
 /// All subjects, in the order of tables. The first two are references.
 pub(super) const ALL: &[Subject] = &[
-    reference("direct", "client and server joined by a cable")
+    reference(DIRECT, "client and server joined by a cable")
         .nodes(0)
         .runs(nothing),
-    reference("forwarding", "an IP router")
+    reference(FORWARDING, "an IP router")
         .prepares(no_early_demux)
         .runs(forwarding),
     fixed("haproxy", "HAProxy, splicing").process("haproxy", haproxy::fixed),

@@ -9,7 +9,7 @@ use posthaste_plan::{Fronts, Link, Matrix, Model, Point};
 
 use super::ROUNDS;
 use super::data::Mesh;
-use crate::names::named;
+use crate::names::{Named, named};
 
 /// Weight of the longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,15 @@ impl Quality {
         self.minimax_nodes += f64::from(others[&Other::Minimax].nodes);
         self.tree_nodes += f64::from(others[&Other::Tree].nodes);
         Ok(())
+    }
+
+    /// Mean number of nodes between the ends of a strategy's chains, where it differs from ours.
+    pub(super) fn nodes_of(&self, other: Other) -> Option<f64> {
+        match other {
+            Other::Minimax => Some(self.minimax_nodes),
+            Other::Tree => Some(self.tree_nodes),
+            Other::Direct | Other::Split => None,
+        }
     }
 
     /// Turns sums into means.

@@ -8,6 +8,7 @@ use super::ends::End;
 use super::plan::{Fault, Kind};
 use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Run};
+use crate::names::Named;
 use crate::record::Record;
 use crate::stats::percentile;
 use crate::table::{Table, cell};
@@ -132,7 +133,7 @@ fn by_phase(run: &Run) -> Table {
 fn remarks(run: &Run) -> Vec<String> {
     let all: Vec<&Pair> = run.pairs.iter().collect();
     let ends = |life: fn(&Pair) -> &Life| {
-        let some = End::ALL.into_iter().filter_map(|end| {
+        let some = End::ALL.iter().filter_map(|&end| {
             let count = all.iter().filter(|pair| life(pair).end() == end).count();
             (count > 0).then(|| format!("{count} {}", end.name()))
         });

@@ -26,9 +26,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Group, KB, Moment, Results, Subject, Target, Topology};
+use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Results, Subject, Topology};
 use crate::chart::SERIES_MAX;
 use crate::model::{Mode, Path};
+use crate::names::Named;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{Common, Record};
@@ -67,7 +68,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0, value_name = "MS")]
     end: f64,
     /// When a node answers the client; chains are measured in early mode only
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL.to_vec())]
     modes: Vec<Mode>,
     /// IP version
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Family::V4], value_name = "VERSION")]
@@ -195,18 +196,18 @@ impl Args {
             labels: way.labels(),
             mode: way.mode,
             reference: reference.filter(|_| way.nodes > 0),
-            targets: self.targets(way),
+            goals: self.goals(way),
         }
     }
 
     /// The model applies to the early mode and one transfer at a time; the gains apply to the
     /// default delays.
-    fn targets(&self, way: Way) -> Vec<Target> {
-        let mut targets = Vec::new();
+    fn goals(&self, way: Way) -> Vec<Goal> {
+        let mut goals = Vec::new();
         if way.mode == Mode::Early && self.clients == 1 {
             let is_exact = matches!(way.carriage, Carriage::Transparent | Carriage::OffPath);
             let moments = [Moment::FirstByte, Moment::Complete];
-            targets.extend(moments.map(|moment| Target::Model {
+            goals.extend(moments.map(|moment| Goal::Model {
                 moment,
                 percent: self.tolerance,
                 may_be_less: !is_exact,
@@ -214,12 +215,12 @@ impl Args {
         }
         let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
         if is_usual && way.carriage == Carriage::WarmEnds {
-            targets.push(Target::Gain {
+            goals.push(Goal::Saved {
                 by_size: GAINS,
                 tolerance: self.tolerance,
             });
         }
-        targets
+        goals
     }
 
     fn record(&self) -> Record {
@@ -291,9 +292,8 @@ fn heading(family: Family, carriage: Carriage, mode: Mode) -> Group {
 
 fn group(file: &str, what: &str, family: Family) -> Group {
     Group {
-        file: format!("{file}-{family}.svg").to_lowercase(),
+        file: format!("{file}-{family}").to_lowercase(),
         title: format!("{family}, {what}"),
-        subtitle: format!("{family}, {what}"),
         subjects: Vec::new(),
     }
 }
@@ -432,15 +432,12 @@ mod tests {
 
     #[test]
     fn chart_per_carriage_and_mode() {
-        assert_eq!(
-            files(&[]),
-            ["early-ipv4.svg", "strict-ipv4.svg", "late-ipv4.svg"]
-        );
+        assert_eq!(files(&[]), ["early-ipv4", "strict-ipv4", "late-ipv4"]);
         assert_eq!(
             files(&["--carriage", "cold,cold-ends,off-path,warm-ends"]),
-            ["cold-ipv4.svg", "off-path-ipv4.svg", "ends-ipv4.svg"]
+            ["cold-ipv4", "off-path-ipv4", "ends-ipv4"]
         );
-        assert_eq!(files(&["--nodes", "0"]), ["early-ipv4.svg"]);
+        assert_eq!(files(&["--nodes", "0"]), ["early-ipv4"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{Args, KB};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
+use crate::names::Named;
 use crate::netns::Namespace;
 use crate::network::Network;
 use crate::node::Node;
@@ -38,8 +39,8 @@ const ROUTER: usize = 1;
 impl Testbed {
     pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
-        let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
-        let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
+        let serve = |mode: &Mode| Server::start(network.server(), port(*mode), &args.congestion);
+        let servers = Mode::ALL.iter().map(serve).collect::<Result<_>>()?;
         let (namespaces, members) = members(&network, layout);
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
@@ -172,7 +173,7 @@ fn node_config(args: &Args) -> String {
             args.congestion, args.initial_window
         ));
     }
-    for mode in Mode::ALL {
+    for &mode in Mode::ALL {
         let (name, port) = (mode.name(), port(mode));
         toml.push_str(&format!(
             "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Args;
 use crate::model::{Hops, Mode, Path};
-use crate::names::named;
+use crate::names::{Named, named};
 use crate::network::Family;
 
 named! {

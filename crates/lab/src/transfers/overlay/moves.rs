@@ -65,14 +65,6 @@ pub(super) struct Move {
     pub(super) long_s: f64,
 }
 
-impl Move {
-    /// The times of the new connections that did not fail, in seconds.
-    pub(super) fn times(&self) -> Vec<f64> {
-        let times = self.connections.iter();
-        times.filter_map(|(_, took)| *took).collect()
-    }
-}
-
 /// Makes a link of the first pair's chain slower, and then cuts one.
 pub(super) fn observe(
     args: &Args,

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The carrier of connections in experiments with posthaste alone: no node, or one in an accept
-//! mode.
+//! The subjects of `synflood`: no node, or one in an accept mode.
 
 use anyhow::{Context, Result};
 
 use crate::link::Link;
-use crate::names::named;
+use crate::names::{Named, named};
 use crate::network::Network;
 use crate::node::{Binary, Node};
 
 named! {
-    /// The carrier of connections.
+    /// What carries the connections.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-    pub enum Encapsulation {
+    pub(super) enum Subject {
         /// Plain IP forwarding.
         Direct = "direct",
         /// A node that answers the client at once and opens upstream at its SYN.
@@ -24,9 +23,15 @@ named! {
     }
 }
 
-impl Encapsulation {
+impl Subject {
     /// Builds a network of client, one node and server, and starts the node if there is one.
-    pub fn start(self, links: [Link; 2], binary: &Binary, seed: u64, more: &str) -> Result<Course> {
+    pub(super) fn start(
+        self,
+        links: [Link; 2],
+        binary: &Binary,
+        seed: u64,
+        more: &str,
+    ) -> Result<Course> {
         let network = Network::line(links).seed(seed).build()?;
         if self == Self::Direct {
             return Ok(Course {
@@ -47,9 +52,9 @@ impl Encapsulation {
 
 /// A subject ready to run.
 #[derive(Debug)]
-pub struct Course {
+pub(super) struct Course {
     /// The node, if the subject has one. First, so that it ends before its network.
-    pub node: Option<Node>,
+    pub(super) node: Option<Node>,
     /// The network: client, node, server.
-    pub network: Network,
+    pub(super) network: Network,
 }
