@@ -94,7 +94,7 @@ impl Curve {
 const HEADROOM: f64 = 1.03;
 
 /// From this ratio of the largest value to the smallest the axis is logarithmic.
-const DECADES_MIN: f64 = 60.0;
+const DECADES_MIN: f64 = 30.0;
 
 /// Which samples of a record a chart shows, and its texts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

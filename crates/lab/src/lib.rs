@@ -46,3 +46,4 @@ pub mod target;
 mod threads;
 pub mod transfer;
 pub mod transfers;
+mod web;

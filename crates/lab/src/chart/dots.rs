@@ -16,13 +16,12 @@ const HALF_MARK: f64 = 6.0;
 pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
     let (chart, names) = (drawing.chart, &drawing.rows);
     let widths = names.iter().map(|name| text_width(name, TICK.size));
-    let label = text_width(&chart.across_label, LABEL.size);
-    // A long label may reach over the plotting area, which begins below it.
-    let left = 32.0 + widths.fold(label.min(RIGHT / 3.0), f64::max);
+    let left = 32.0 + widths.fold(0.0, f64::max);
     let top = top + 14.0;
     let band = LINE * drawing.series.len() as f64 + GAP;
     let bottom = top + band * names.len() as f64;
     let (scale, ticks) = drawing.value_axis(left, RIGHT - 8.0);
+    // Above the plotting area, so that a long label takes none of its width.
     svg.text((20.0, top - 8.0), Anchor::Start, LABEL, &chart.across_label);
     for tick in ticks {
         let x = scale.at(tick);

@@ -104,8 +104,7 @@ impl Figure {
             (Self::Rate, Yield::Bytes) => "Gbit/s",
             (Self::Rate, Yield::Messages) => "messages/s",
             (Self::Rate, _) => "transactions/s",
-            (Self::ClientPackets | Self::ServerPackets, _) => "packets",
-            (Self::Retransmitted, _) => "segments",
+            (Self::ClientPackets | Self::ServerPackets | Self::Retransmitted, _) => "",
             _ => "us",
         }
     }

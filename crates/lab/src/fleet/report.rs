@@ -122,7 +122,7 @@ fn samples(outcome: &Outcome, record: &mut Record) {
             record.sample(NEW_ROWS, "ms", &labels, millis.collect());
             let each = death.cost.received / death.seconds.len().max(1) as f64;
             for (quantity, unit, value) in [
-                (ROUTES, "routes", death.routes as f64),
+                (ROUTES, "", death.routes as f64),
                 (BYTES, "bytes", each.round()),
                 (PROCESSOR, "ms", death.cost.processor * 1e3),
             ] {
@@ -136,7 +136,7 @@ fn samples(outcome: &Outcome, record: &mut Record) {
             (PROCESSOR, "ms", interval.processor * 1e3),
             (SENT, "bytes", interval.sent),
             (RECEIVED, "bytes", interval.received),
-            (PLANS, "plans", interval.plans),
+            (PLANS, "", interval.plans),
         ] {
             record.sample(quantity, unit, &[("during", what)], vec![value]);
         }

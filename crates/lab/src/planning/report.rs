@@ -30,7 +30,7 @@ const SWEEP: Figure = ("sweep", "ms", |one| one.sweep_ms.clone());
 const CHAINS: Figure = ("all chains", "ms", |one| one.chains_ms.clone());
 const TABLES: Figure = ("and access links", "ms", |one| one.tables_ms.clone());
 const LOOK_UP: Figure = ("look-up", "ns", |one| one.look_up_ns.clone());
-const CHAINS_PER_PAIR: Figure = ("chains of a pair", "chains", |one| vec![one.chains]);
+const CHAINS_PER_PAIR: Figure = ("chains of a pair", "", |one| vec![one.chains]);
 const TABLE_BYTES: Figure = ("a table", "bytes", |one| vec![one.table_bytes as f64]);
 const FIGURES: [Figure; 6] = [CHAINS_PER_PAIR, SWEEP, CHAINS, TABLES, LOOK_UP, TABLE_BYTES];
 
@@ -48,7 +48,7 @@ const EXCESS: &str = "longer than over the best chain";
 const MEAN: &str = "mean";
 const WORSE: &str = "pairs worse";
 /// Nodes between the ends of a chain, on average.
-const NODES: &str = "nodes";
+const NODES: &str = "nodes on average";
 
 /// All results.
 pub(super) struct Findings {
@@ -118,10 +118,10 @@ fn sample_quality(set: &str, qualities: &Qualities, record: &mut Record) {
             let worse = worse.count() as f64 / excess.len() as f64 * 100.0;
             record.sample(WORSE, "%", &labels, vec![worse]);
             let nodes = quality.nodes_of(*other).into_iter().collect();
-            record.sample(NODES, "on average", &labels, nodes);
+            record.sample(NODES, "", &labels, nodes);
         }
         let labels = [("set", set), ("chosen", "best"), ("rounds", &rounds)];
-        record.sample(NODES, "on average", &labels, vec![quality.nodes]);
+        record.sample(NODES, "", &labels, vec![quality.nodes]);
     }
 }
 

@@ -64,7 +64,11 @@ impl<'a> Column<'a> {
     }
 
     fn headings(&self) -> Vec<String> {
-        let mut headings = vec![format!("{}, {}", self.quantity, self.samples[0].unit)];
+        let unit = match self.samples[0].unit.as_str() {
+            "" => String::new(),
+            unit => format!(", {unit}"),
+        };
+        let mut headings = vec![format!("{}{unit}", self.quantity)];
         if self.has_model {
             headings.extend(["model", "off"].map(str::to_owned));
         }

@@ -14,28 +14,26 @@ const FIRST_BYTE: &str = "time to first byte";
 /// The labels of the conditions, which differ between rows of tables.
 const CONDITIONS: [&str; 3] = ["delays", "family", "cookies"];
 
-/// Counters of a trial: name, unit and value; `None` for those of a node without one.
-type Counter = (&'static str, &'static str, fn(&Outcome) -> Option<u64>);
+/// Counters of a trial; `None` for those of a node without one.
+type Counter = (&'static str, fn(&Outcome) -> Option<u64>);
 
 const COUNTERS: [Counter; 8] = [
-    ("sent", "SYNs", |one| Some(one.sent)),
-    ("completed at the server", "handshakes", |one| {
+    ("SYNs sent", |one| Some(one.sent)),
+    ("handshakes completed at the server", |one| {
         Some(one.completed())
     }),
-    ("most half-open at the server", "sockets", |one| {
+    ("most half-open at the server", |one| {
         Some(one.server.half_open)
     }),
-    ("accepted cookies", "cookies", |one| {
-        Some(one.server.cookies_received)
-    }),
-    ("most half-open upstream", "connections", |one| {
+    ("cookies accepted", |one| Some(one.server.cookies_received)),
+    ("most half-open upstream", |one| {
         of_node(one, |node| node.half_open)
     }),
-    ("held", "SYN-ACKs", |one| of_node(one, |node| node.held)),
-    ("over budget", "flows", |one| {
+    ("SYN-ACKs held", |one| of_node(one, |node| node.held)),
+    ("flows over budget", |one| {
         of_node(one, |node| node.over_budget)
     }),
-    ("failed", "flows", |one| Some(one.failures().count() as u64)),
+    ("flows failed", |one| Some(one.failures().count() as u64)),
 ];
 
 fn of_node(outcome: &Outcome, value: fn(&NodeCounts) -> u64) -> Option<u64> {
@@ -64,7 +62,7 @@ pub(super) fn fill(record: &mut Record, args: &Args, trials: &Trials) {
         &title,
         |_| true,
         &by(&["subject"]),
-        &COUNTERS.map(|(name, ..)| name),
+        &COUNTERS.map(|(name, _)| name),
     );
     record.charts.push(chart(args));
 }
@@ -75,9 +73,9 @@ fn sample(record: &mut Record, case: &Case, outcome: &Outcome) {
     let conditions = [delays.as_str(), &family, &cookies];
     let mut labels: Vec<(&str, &str)> = CONDITIONS.into_iter().zip(conditions).collect();
     labels.push(("subject", case.subject.name()));
-    for (quantity, unit, value) in COUNTERS {
+    for (quantity, value) in COUNTERS {
         let values = value(outcome).into_iter().map(|count| count as f64);
-        record.sample(quantity, unit, &labels, values.collect());
+        record.sample(quantity, "", &labels, values.collect());
     }
     for (phase, flows) in [("before", &outcome.before), ("during", &outcome.during)] {
         let labels = [&labels[..], &[("phase", phase)]].concat();

@@ -17,7 +17,6 @@ mod events;
 mod moves;
 mod testbed;
 mod topology;
-mod web;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,13 +28,13 @@ use anyhow::{Context, Result, ensure};
 use super::report::emulation_remark;
 use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Subject};
 use crate::chart::{Across, Chart, Curve};
-use crate::demo::web::find;
 use crate::model::{Hops, Mode, Path};
 use crate::names::Named;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
+use crate::web;
 use testbed::{Kind, Testbed};
 use topology::{Pair, Topology};
 
@@ -222,7 +221,7 @@ struct Overlay<'a> {
 }
 
 fn sites(args: &Args, topology: &Topology) -> Result<BTreeMap<Hops, Testbed>> {
-    let nginx = find("nginx", "nginx-light")?;
+    let nginx = web::program()?;
     let make = |hops| {
         let testbed = Testbed::new(args, topology, hops, &nginx);
         let testbed = testbed.with_context(|| format!("set the {hops:?} overlay up"));

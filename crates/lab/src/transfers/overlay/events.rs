@@ -72,7 +72,7 @@ fn sample(overlay: &Overlay<'_>, record: &mut Record, number: usize, seen: &Move
     record.sample(SETTLED, "s", &labels, seen.settled_s.into_iter().collect());
     record.sample(BEGAN, "s", &labels, began);
     record.sample(TOOK, "s", &labels, took);
-    record.sample(FAILED, "connections", &labels, vec![failed]);
+    record.sample(FAILED, "", &labels, vec![failed]);
     record.sample(OPEN, "s", &labels, vec![seen.long_s]);
 }
 

@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 
 use super::testbed::{Kind, LONG, SERVER, Testbed, target};
 use super::topology::{Pair, Topology};
-use super::web;
 use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
 use crate::model::Hops;
 use crate::names::named;
 use crate::threads;
 use crate::transfer::{self, Timing};
+use crate::web;
 
 /// Factor of a link that gets slower.
 const WORSE: f64 = 3.0;

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
-use super::web::{origin, reverse_proxy};
 use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
@@ -24,6 +23,7 @@ use crate::node::Node;
 use crate::process::wait_for;
 use crate::scratch::Scratch;
 use crate::transfer;
+use crate::web::{origin, reverse_proxy};
 
 /// Hosts beside a place.
 pub(super) const CLIENT: u8 = 1;
