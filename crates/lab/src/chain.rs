@@ -75,6 +75,8 @@ impl Chain {
             toml.push_str(&self.peer(next, self.nodes[next].listener, self.pool));
         }
         if place == 0 {
+            // Only the node on the path chooses the way of a flow; the others get it with the
+            // request.
             toml.push_str(&self.listing());
             // A flow that cannot take the chain is to fail, not to be measured without it.
             toml.push_str("[[route]]\nchains = [\"lab\"]\ndirect = false\n");
@@ -145,8 +147,10 @@ fn is_full(answer: &Value, peer: &str) -> bool {
     let peer = find_peer(answer, peer);
     let number = |name: &str| peer[name].as_u64().unwrap_or_default();
     let workers = peer["health"]["known_to"].as_u64().unwrap_or_default();
+    // A worker that has not answered would be missing in the sums below.
     answer["incomplete"] == false
         && workers > 0
+        // A hop that is being opened during a transfer would compete with it for the rate.
         && number("dialing") == 0
         && number("waiting") >= number("pool_min") * workers
 }

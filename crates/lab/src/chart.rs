@@ -203,6 +203,7 @@ impl Drawing<'_> {
         let is_share = self.chart.value_label.ends_with('%') && largest <= 100.0;
         let most = if is_share { 100.0 } else { largest * HEADROOM };
         let (ticks, spacing) = if smallest > 0.0 && largest / smallest >= DECADES_MIN {
+            // Negative values and zero have no logarithm.
             (decades(smallest, most), Spacing::Logarithmic)
         } else {
             (ticks(most, 6), Spacing::Linear)
@@ -244,6 +245,7 @@ impl Drawing<'_> {
         let mut x = 20.0;
         for (name, index) in named.chain(model) {
             let width = 30.0 + text_width(name, LABEL.size) + 22.0;
+            // The first entry of a row stays there even if it is too wide.
             if x + width > RIGHT && x > 20.0 {
                 (x, y) = (20.0, y + LEGEND_ROW);
             }

@@ -93,6 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
         print!("{}", report::listing());
         return Ok(());
     }
+    // The duration shows whether a run was disturbed: an idle machine takes a quarter of an hour.
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
     socket::raise_descriptor_limit()?;

@@ -110,6 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("congestion", congestion.as_str());
     let results = args.experiment(&congestion).run(&sites)?;
     for (subject, testbed) in sites.0.iter().enumerate() {
+        // One more: the fetch that filled caches.
         testbed.check(1 + results.timed(|one| one == subject))?;
     }
     let unchanged = "Every object arrived unchanged, and nginx received the client's own address \
@@ -148,6 +149,7 @@ impl Testbed {
             let node = Node::builder(network.node(0), args.binary.find()?);
             node.config(&config).start().context("start the node")
         };
+        // Header and object in one segment, as web servers are usually configured.
         let http = format!("{LOG_VISITORS}\ntcp_nopush on;\n");
         let testbed = Self {
             way,

@@ -216,6 +216,7 @@ impl Experiment<'_> {
     fn changes(&mut self) -> Result<Interval> {
         let nodes = self.clients.topology.nodes();
         let links = (nodes * (nodes - 1) / 2) as f64;
+        // Spread over the interval: real measurements do not change all at once.
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
@@ -230,6 +231,7 @@ impl Experiment<'_> {
                 owed -= 1.0;
                 let random = rng.next();
                 let (one, other) = pair(random, nodes);
+                // Up and down alike, so that links keep their mean length.
                 let factor = if random >> 63 == 0 {
                     CHANGE
                 } else {
@@ -260,6 +262,7 @@ impl Experiment<'_> {
 
     /// The link with the most routes fails.
     fn link_death(&mut self) -> Result<Death> {
+        // A plan in progress would be counted as the reaction to the failure.
         let plan = self.settle()?;
         let ((one, other), routes) = self.most_used();
         let before = self.mark()?;
@@ -295,6 +298,7 @@ impl Experiment<'_> {
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
             );
+            // Plans of one controller differ in the version; the epoch changes with its store.
             newer.version += 1;
             let what = "going by a plan without what is dead";
             self.clients

@@ -148,6 +148,7 @@ fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -
     for family in Family::ALL {
         let own = address(place, 0, family);
         let all = if family == Family::V4 { 32 } else { 128 };
+        // On the loopback interface, so that a place has one address over all its links.
         lines.push(format!("address add {own}/{all} dev lo{}", family.nodad()));
         lines.extend(others().map(|other| {
             let (prefix, number) = (prefix(other, family), other + 1);

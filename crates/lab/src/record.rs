@@ -197,6 +197,7 @@ impl Record {
     /// Writes the record below `directory`, which is made if missing.
     pub fn write(&self, directory: &Path) -> anyhow::Result<PathBuf> {
         let path = self.path(directory, "json");
+        // One value per line: records are compared with diff.
         let json = serde_json::to_string_pretty(self).context("encode the record")?;
         write_file(&path, &(json + "\n"))?;
         Ok(path)
@@ -205,6 +206,8 @@ impl Record {
     /// Prints the record, and writes it and its charts below `directory`.
     pub(crate) fn publish(&self, directory: &Path) -> anyhow::Result<()> {
         println!("{}", self.markdown());
+        // Charts first: the record, which is the result, is printed last and found at the end of
+        // the output.
         self.draw(directory)?;
         println!("Record: {}", self.write(directory)?.display());
         Ok(())
@@ -225,6 +228,7 @@ impl Record {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         let record: Self = serde_json::from_str(&text)
             .with_context(|| format!("{} is not a record of the lab", path.display()))?;
+        // New fields have defaults, so older records of this format can be read.
         ensure!(
             record.format == FORMAT,
             "{} has record format {}; this lab reads format {FORMAT}",

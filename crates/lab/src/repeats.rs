@@ -36,6 +36,7 @@ impl Repeats {
         for repeat in 0..count {
             let (round, all) = (repeat + 1, transfers.len());
             eprintln!("{experiment}: repeat {round} of {count}, {all} transfers");
+            // Another order each time, but the same for a seed, so that a run can be repeated.
             for one in shuffled(transfers, seed, repeat) {
                 if let Err(error) = transfer(one) {
                     let failure = format!("{error:#}");

@@ -59,6 +59,7 @@ pub struct Spread {
 impl Spread {
     /// `None` without values, or with an invalid one.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
+        // A load without latencies has NaN, and JSON has no infinity.
         if values.iter().any(|value| !value.is_finite()) {
             return None;
         }
@@ -73,6 +74,7 @@ impl Spread {
     /// zero or less. If that happened to the other series in a few rounds, the result is the ratio
     /// of the medians, as wide as the quartiles allow; if in many, `None`.
     pub(crate) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
+        // A ratio to nothing, or to less, has no meaning.
         let lost = others.iter().filter(|&&other| other <= 0.0).count();
         if lost == 0 {
             let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();

@@ -120,6 +120,7 @@ pub fn run(args: &Args) -> Result<()> {
         record.parameter("node", args.binary.version()?);
     }
     let mut trials = Vec::new();
+    // One after the other: floods at the same time would compete for the CPU.
     for case in cases(args) {
         eprintln!("synflood: {}, {}", case.group(), case.subject.name());
         let outcome = trial::run(case, args);

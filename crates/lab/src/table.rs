@@ -65,6 +65,7 @@ impl Table {
 
     /// Removes the columns in which every cell is a dash.
     pub(crate) fn drop_empty_columns(&mut self) {
+        // A dash means none, see [`cell`].
         let is_used = |column: &usize| self.rows.iter().any(|row| row[*column] != "-");
         let used: Vec<usize> = (0..self.columns.len()).filter(is_used).collect();
         let kept = |cells: &[String]| used.iter().map(|&column| cells[column].clone()).collect();

@@ -53,6 +53,7 @@ impl Target {
 
     /// The verdict in tables.
     pub(crate) fn verdict(&self) -> &'static str {
+        // The median, so that one disturbed round decides nothing.
         let holds = self.measured.map(|measured| match self.bound {
             Bound::AtMost(bound) => measured.median <= bound,
             Bound::AtLeast(bound) => measured.median >= bound,

@@ -185,6 +185,7 @@ impl Experiment {
             seed: self.common.seed,
         };
         let cases = self.cases();
+        // All transfers of a repeat are mixed, so that a disturbance affects all subjects alike.
         repeats.run(&cases, &mut failures, |case| {
             let more = topology.fetch(case).with_context(|| self.describe(case))?;
             timings.entry(case).or_default().extend(more);

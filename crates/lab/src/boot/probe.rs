@@ -130,6 +130,7 @@ impl Prober {
 
     fn attempt(&mut self) -> Result<()> {
         let socket = socket::toward(self.target)?;
+        // A second byte must not wait for the acknowledgement of the first (Nagle).
         socket.set_tcp_nodelay(true)?;
         match self.target {
             SocketAddr::V4(_) => setsockopt(&socket, MinTtl, &FULL_TTL)?,
@@ -142,6 +143,7 @@ impl Prober {
         self.poll.add(&stream, self.next)?;
         self.waiting.push_back((self.next, stream));
         self.next += 1;
+        // Without a relay no attempt ever ends, as forwarded answers are dropped.
         if self.waiting.len() > WAITING_MAX {
             self.waiting.pop_front();
         }

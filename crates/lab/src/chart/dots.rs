@@ -39,6 +39,8 @@ pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
     }
     for (order, series) in drawing.series.iter().enumerate() {
         for point in &series.points {
+            // Each series has a line of its own in the band, so that close values do not cover each
+            // other.
             let y = top + band * point.at + GAP / 2.0 + LINE * (order as f64 + 0.5);
             draw_value(svg, y, &scale, point, order);
         }
@@ -49,6 +51,7 @@ pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
 
 /// One value: whisker, dot and the model's mark.
 fn draw_value(svg: &mut Svg, y: f64, scale: &Scale, point: &Point, order: usize) {
+    // Below the dot, so that a model that is met does not hide the measurement.
     if let Some(model) = point.model {
         model_mark(svg, (scale.at(model), y));
     }

@@ -74,6 +74,7 @@ fn draw_series(
         .filter_map(|point| Some(at(point, point.model?)))
         .collect();
     if !models.is_empty() {
+        // Below the measurements, which matter more.
         svg.polyline(&models, PALETTE[order], 1.5, DASHED);
         for &place in &models {
             marker::filled(svg, place, order, "#ffffff");

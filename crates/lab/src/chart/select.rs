@@ -19,6 +19,7 @@ pub(super) fn drawing<'a>(chart: &'a Chart, samples: &[Samples]) -> Drawing<'a> 
         .collect();
     let largest = selected.iter().flat_map(|(_, own)| own);
     let largest = largest.flat_map(|one| &one.values).copied();
+    // Above zero, as the axis would have no length otherwise.
     let largest = largest.fold(0.1, f64::max);
     let mut series = Vec::new();
     for (curve, own) in selected {
@@ -69,6 +70,7 @@ fn medians(own: &[&Samples], mut at: impl FnMut(&Samples) -> Option<f64>) -> Vec
         })
     };
     let mut points: Vec<Point> = own.iter().filter_map(point).collect();
+    // A line must not go back and forth when samples are in another order.
     points.sort_by(|a, b| a.at.total_cmp(&b.at));
     points
 }

@@ -148,6 +148,7 @@ impl Svg {
 
 /// About how wide `text` is in a proportional font of `size`.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
+    // An estimate: the viewer chooses the font.
     text.chars().count() as f64 * size * 0.56
 }
 
@@ -162,6 +163,7 @@ fn path(points: &[(f64, f64)]) -> String {
 
 /// `value` with at most two decimals: short, and the same on every machine.
 fn number(value: f64) -> String {
+    // A hundredth of a pixel is not visible, and longer numbers double the file.
     let text = format!("{value:.2}");
     match text.trim_end_matches('0').trim_end_matches('.') {
         "-0" | "" => "0".to_string(),

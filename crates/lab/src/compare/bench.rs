@@ -51,6 +51,8 @@ impl Bench<'_> {
                 self.record.remarks.push(what);
                 continue;
             };
+            // All networks of a placement exist at once, so that subjects can take turns within a
+            // round.
             let beds = self.prepare(placement, &cpus, &loads);
             self.take_turns(&beds, &loads);
         }
@@ -65,6 +67,8 @@ impl Bench<'_> {
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
+                // In a fixed order the subject after a heavy one would always find its warm or cold
+                // caches.
                 for index in shuffled(&order, self.args.common.seed, round) {
                     self.take(&beds[index], load);
                 }
@@ -93,6 +97,8 @@ impl Bench<'_> {
             }
             Err(error) => {
                 self.fail(&format!("{} by {name}", load.name), &error);
+                // Figures are compared within a round, so one missing round makes the others
+                // useless.
                 self.failed.insert(key);
             }
         }
@@ -130,6 +136,7 @@ impl Bench<'_> {
         let testbed = self.testbed(subject, placement, cpus)?;
         let running = testbed.start(CONNECTIONS_MAX)?;
         let configuration = running.configuration.clone();
+        // Stopped at once: only one relay may run while loads are measured.
         running.stop()?;
         Ok((testbed, configuration))
     }
@@ -189,6 +196,7 @@ impl Bench<'_> {
             return Ok(Vec::new());
         }
         eprintln!("compare: boot");
+        // A start takes milliseconds and varies more than a load of a window does.
         let repeats = self.args.rounds() * 4;
         start::measure(&self.relays(), &self.cpus, &self.args.binary, repeats)
     }

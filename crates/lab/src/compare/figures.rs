@@ -42,6 +42,7 @@ impl Figures {
     /// The figures of rounds, and of the direct link in the same rounds.
     pub(super) fn new(yields: Yield, rounds: &[Measured], direct: &[Measured]) -> Self {
         let mut figures = Self::default();
+        // Both of the same round: other work on the machine changes between rounds.
         for (measured, direct) in rounds.iter().zip(direct) {
             let total = total(yields, measured);
             let (typical, slow) = latency(measured);
@@ -60,6 +61,7 @@ impl Figures {
                 (Figure::ServerPackets, server),
                 (Figure::Retransmitted, measured.retransmitted as f64),
                 (Figure::Marginal, total - self::total(yields, direct)),
+                // A message and its echo pass the relay once each.
                 (Figure::Added, (typical - latency(direct).0) / 2.0),
             ] {
                 figures.0.entry(figure).or_default().push(value);

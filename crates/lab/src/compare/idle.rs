@@ -75,6 +75,7 @@ impl Footprint {
             Figure::PerRelay => {
                 self.added(|family| family.iter().map(|usage| usage.anonymous).sum())
             }
+            // The first process relays; its guard holds no relays.
             Figure::Dirty => self.added(|family| family[0].dirty),
         }
     }
@@ -95,6 +96,7 @@ pub(super) fn relays() -> Result<usize> {
 pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
     let running = testbed.start(relays)?;
     let idle = usage(&running)?;
+    // The connections stay open until the client is dropped, after the second reading.
     let client = testbed.hold(&running, relays)?;
     for node in &running.nodes {
         // The server may have accepted a connection before the node has counted its relay.

@@ -116,6 +116,8 @@ impl<'a> Place<'a> {
         let name = self.subject.name;
         let took = if name == EARLY {
             let target = SocketAddr::new(self.network.server_address(starts.family), PORT);
+            // Before every start: a forwarded byte taken for a relayed one would be a start of no
+            // time.
             probe_is_deaf(&site, target)?;
             time_node(&site, target)?
         } else if let Some(program) = self.subject.launch(&site)? {

@@ -119,6 +119,7 @@ fn rate(
         BestOf(names) => names,
     };
     let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
+    // Subjects that are not installed have no figures, and are no rivals.
     let ratios = others.iter().filter_map(|&name| ratio(name));
     // The best reference is the one that makes our ratio worst; one with an unknown figure may be
     // the best.

@@ -62,6 +62,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
         count == GRAPHS,
         "{archive} holds {count} graphs, not {GRAPHS}"
     );
+    // The order of a directory is arbitrary, and the record must not depend on it.
     meshes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(meshes)
 }
@@ -83,6 +84,7 @@ fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
     let mut rtts_ms: Vec<Vec<f64>> = rows
         .collect::<Result<_>>()
         .with_context(|| format!("{file} has other than numbers"))?;
+    // The graphs begin with their number of nodes, the matrix of the cloud does not.
     if rtts_ms.first().is_some_and(|row| row.len() == 1) {
         rtts_ms.remove(0);
     }

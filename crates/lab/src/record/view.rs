@@ -20,6 +20,7 @@ pub(super) fn table<'a>(
     let mut keys: Vec<Vec<String>> = Vec::new();
     for one in &samples {
         let key = key(one);
+        // Other quantities may have more labels, and would add rows without cells.
         if quantities.contains(&one.quantity.as_str()) && !keys.contains(&key) {
             keys.push(key);
         }
@@ -40,6 +41,7 @@ pub(super) fn table<'a>(
         let cells: Vec<String> = cells.collect();
         table.push(row.into_iter().chain(cells));
     }
+    // Not every experiment has a model, or a label for each row.
     table.drop_empty_columns();
     table
 }

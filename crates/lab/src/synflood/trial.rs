@@ -104,6 +104,7 @@ pub(super) fn run(case: Case, args: &Args) -> Result<Outcome> {
     };
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        // Half-open sockets exist for seconds: only readings meanwhile show their number.
         let watcher = scope.spawn(|| watch(&course, plan.sources, &done));
         let flooded = flood(&course, plan, args.flows, &mut outcome);
         done.store(true, Ordering::Relaxed);
@@ -120,6 +121,7 @@ pub(super) fn run(case: Case, args: &Args) -> Result<Outcome> {
     outcome.accepted = spoofed.count() as u64;
     let legitimate = 1 + u64::from(args.flows) * 2;
     let opens = host.run_in(|| Counts::take(plan.sources))?.passive_opens;
+    // Legitimate flows that failed lower it, and are reported by themselves.
     outcome.extra_opens = opens.saturating_sub(legitimate);
     Ok(outcome)
 }
@@ -158,6 +160,7 @@ fn fetch_all(course: &Course, target: SocketAddr, count: u32) -> Flows {
     let mut request = Request::new(target.ip(), target.port(), BYTES);
     request.deadline = PATIENCE;
     let results = threads::at_once(count, |index| {
+        // Spaced, so that they meet all phases of the flood.
         thread::sleep(SPACING * index);
         transfer::fetch(course.network.client(), &request)
     });

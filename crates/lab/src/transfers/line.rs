@@ -149,6 +149,7 @@ impl Args {
         }
         let way = |&nodes: &u32| Way::new(family, carriage, nodes, mode);
         let mut ways: Vec<Way> = self.nodes.iter().map(way).collect();
+        // The reference of a group comes first; without nodes it is the same for all modes.
         ways.sort_unstable_by_key(|way| way.nodes);
         ways.dedup();
         ways
@@ -204,6 +205,8 @@ impl Args {
     /// default delays.
     fn goals(&self, way: Way) -> Vec<Goal> {
         let mut goals = Vec::new();
+        // Strict and late modes have models too, but no promise; several transfers share the rate
+        // unevenly.
         if way.mode == Mode::Early && self.clients == 1 {
             let is_exact = matches!(way.carriage, Carriage::Transparent | Carriage::OffPath);
             let moments = [Moment::FirstByte, Moment::Complete];
@@ -213,6 +216,7 @@ impl Args {
                 may_be_less: !is_exact,
             }));
         }
+        // The promised gains are percentages of this one path.
         let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
         if is_usual && way.carriage == Carriage::WarmEnds {
             goals.push(Goal::Saved {
@@ -325,6 +329,7 @@ struct Line<'a> {
 }
 
 fn testbeds(args: &Args, ways: &[Way]) -> Result<BTreeMap<Way, Testbed>> {
+    // All networks at once, as transfers of a repeat change between them.
     let layouts: BTreeSet<Way> = ways.iter().map(|way| way.layout()).collect();
     let make = |layout: Way| {
         let testbed = Testbed::new(args, layout);
@@ -366,6 +371,7 @@ impl Line<'_> {
             for (place, node) in testbed.nodes.iter().enumerate() {
                 for (counter, is_expected) in layout.counters(place) {
                     let count = node.counter(counter)?;
+                    // More than expected is right: first transfers and primers pass as well.
                     if is_expected && count < passed || !is_expected && count > 0 {
                         remarks.push(format!(
                             "{passed} flows passed node {} of {}, whose {counter} is {count}.",

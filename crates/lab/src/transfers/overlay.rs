@@ -199,6 +199,7 @@ pub fn run(args: &Args) -> Result<()> {
         chains: BTreeMap::new(),
         args,
     };
+    // Before the first reading of counters: the first flows open the hops.
     overlay.warm_up(&experiment)?;
     let before = overlay.hops_taken()?;
     let results = experiment.run(&overlay)?;
@@ -276,12 +277,14 @@ impl Overlay<'_> {
                 }
                 let first = self.fetch(case);
                 first.with_context(|| format!("first transfer, {}", experiment.describe(case)))?;
+                // A pool is refilled after a flow has taken a hop of it.
                 if kind == Kind::Chain(Hops::Warm) {
                     thread::sleep(PRIMER_PAUSE);
                 }
             }
         }
         for case in experiment.cases() {
+            // After the transfers that warm up: the plan may still have changed during them.
             if let (Kind::Chain(hops), _) = kind_of(case.subject) {
                 let chain = self.sites[&hops].chain(self.pair(case), case.bytes)?;
                 self.chains.insert(case, chain);

@@ -41,6 +41,7 @@ impl Results {
         record.parameter("clients", experiment.clients);
         record.parameter("conditions", experiment.conditions.as_str());
         self.samples(&mut record);
+        // The transfers come first, then what the topology has measured besides.
         let of_topology = std::mem::take(&mut record.tables);
         for group in &experiment.groups {
             self.table(&mut record, group);

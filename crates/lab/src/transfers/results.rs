@@ -115,6 +115,7 @@ impl Results {
         let saved = self.saved(case)?;
         let reference = self.experiment.subjects[case.subject].reference?;
         let without = self.median(case.with(reference), Moment::Complete)?;
+        // The links can carry only so much: no node can save more than that.
         let possible = -deviation_percent(self.floor(case)?, without);
         if possible >= wanted {
             return Some(("time saved".to_owned(), saved, AtLeast(wanted)));
@@ -129,6 +130,7 @@ impl Results {
     fn floor(&self, case: Case) -> Option<f64> {
         let clients = self.experiment.clients;
         let shared = self.paths.get(&case)?.clone();
+        // `shared` has the rate of one client; together they have all of it.
         let alone = Path {
             rate: shared.rate * u64::from(clients),
             ..shared

@@ -73,6 +73,7 @@ impl Testbed {
                 chain.wait_until_full(&self.nodes)?;
                 self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
             }
+            // Again: the primer has used warm hops.
             chain.wait_until_full(&self.nodes)?;
             if way.carriage == Carriage::EmptyEnds {
                 // Takes all warm hops: a transfer of a byte takes slightly more than a round trip,
@@ -116,6 +117,7 @@ fn network(args: &Args, layout: Way) -> Result<Network> {
 
 /// The namespaces of the nodes and their addresses, in the order of a chain.
 fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
+    // The source address of hops is fixed, because peers identify each other by it.
     let on_path = |node| Member {
         listener: network.node_address(node, layout.family),
         source_addresses: network.calling_address(node, layout.family),
@@ -175,6 +177,7 @@ fn node_config(args: &Args) -> String {
     }
     for &mode in Mode::ALL {
         let (name, port) = (mode.name(), port(mode));
+        // The mode follows from the port, so that one network serves all modes.
         toml.push_str(&format!(
             "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
         ));

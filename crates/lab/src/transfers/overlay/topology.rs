@@ -70,6 +70,7 @@ impl Topology {
             "the matrix has {} rows",
             all.len()
         );
+        // A link of the lab has one length; the matrix lists both directions.
         let rtt = |one: usize, other: usize| all[one][other].min(all[other][one]);
         let row = |one: &usize| args.places.iter().map(|other| rtt(*one, *other)).collect();
         let name = |row: &usize| {
