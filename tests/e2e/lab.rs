@@ -92,7 +92,8 @@ fn small_overlay() {
     let record = record(output.path());
     for subject in ["direct", "chain, cold", "chain, warm", "reverse proxy"] {
         let samples = record.samples.iter();
-        let of = samples.filter(|samples| samples.labels["subject"] == subject);
+        let times = samples.filter(|samples| samples.quantity.starts_with("time to"));
+        let of = times.filter(|samples| samples.labels["subject"] == subject);
         assert_eq!(
             of.count(),
             6,

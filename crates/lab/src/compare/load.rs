@@ -88,6 +88,10 @@ const SYN_RATE: u32 = 500;
 /// One-way delay to a client that is far: light in 1000 km of fibre.
 const FAR: Duration = Duration::from_millis(5);
 
+/// The load of connections of 8 KB that is compared between one CPU and two.
+pub(super) const ON_ONE: &str = "8k-64";
+pub(super) const ON_TWO: &str = "two-cores";
+
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
     let small = [1, 8].into_iter().flat_map(small);
@@ -103,7 +107,7 @@ fn small(kilobytes: u64) -> [Load; 2] {
     let name = |at_once| match (kilobytes, at_once) {
         (1, FEW) => ("1k-64", "1 KB objects, 64 at once"),
         (1, _) => ("1k-256", "1 KB objects, 256 at once"),
-        (_, FEW) => ("8k-64", "8 KB objects, 64 at once"),
+        (_, FEW) => (ON_ONE, "8 KB objects, 64 at once"),
         (_, _) => ("8k-256", "8 KB objects, 256 at once"),
     };
     [FEW, MANY].map(|at_once| {
@@ -178,7 +182,7 @@ fn split() -> Load {
 fn two_cores() -> Load {
     Load {
         placement: Placement::Two,
-        ..rate(("two-cores", "8 KB objects, everything on two CPUs"))
+        ..rate((ON_TWO, "8 KB objects, everything on two CPUs"))
     }
 }
 

@@ -20,6 +20,8 @@ use crate::target::Target;
 /// Ratios to other subjects, round by round: forwarding, and HAProxy in the same mode.
 const TO_FORWARDING: &str = "ratio to forwarding";
 const TO_HAPROXY: &str = "ratio to HAProxy";
+/// The gain of a second CPU: the same connections with everything on one, minutes apart.
+const TO_ONE_CPU: &str = "ratio to one CPU";
 
 /// Adds samples, and the tables, targets and charts of them, to the record.
 pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
@@ -89,28 +91,12 @@ fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results
             add(figure.name(), figure.unit(load.yields), figures.of(figure));
         }
     }
-    let deciding = |name| {
-        Some(
-            self::figures(load, name, results)?
-                .deciding(load.yields)
-                .to_vec(),
-        )
-    };
-    for (quantity, other) in [
-        (TO_FORWARDING, FORWARDING),
-        (TO_HAPROXY, subject.mode.rival()),
-    ] {
-        let others = deciding(other).filter(|_| ![DIRECT, other].contains(&subject.name));
-        for others in others
-            .iter()
-            .filter(|others| others.iter().all(|other| *other > 0.0))
-        {
-            let rounds = figures.deciding(load.yields).iter().zip(others);
-            add(
-                quantity,
-                "x",
-                &rounds.map(|(own, other)| own / other).collect::<Vec<_>>(),
-            );
+    for (quantity, other) in others(load, subject, results) {
+        // A figure of a busy machine may come out as zero or less: there is no ratio to that.
+        if other.iter().all(|other| *other > 0.0) {
+            let rounds = figures.deciding(load.yields).iter().zip(&other);
+            let ratios: Vec<f64> = rounds.map(|(own, other)| own / other).collect();
+            add(quantity, "", &ratios);
         }
     }
     let rounds = results.get(&(load.name, subject.name));
@@ -123,6 +109,28 @@ fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results
     for (party, seconds) in parties {
         add(&format!("CPU time of {party} in the window"), "s", &seconds);
     }
+}
+
+/// The figures to which those of a subject are set in relation, round by round.
+fn others(load: &Load, subject: &Subject, results: &Results) -> Vec<(&'static str, Vec<f64>)> {
+    let of = |name| Some(figures(load, name, results)?.deciding(load.yields).to_vec());
+    let references = [
+        (TO_FORWARDING, FORWARDING),
+        (TO_HAPROXY, subject.mode.rival()),
+    ];
+    let references = references
+        .into_iter()
+        .filter(|(_, other)| ![DIRECT, other].contains(&subject.name));
+    let mut others: Vec<_> = references
+        .filter_map(|(quantity, other)| Some((quantity, of(other)?)))
+        .collect();
+    // Client, subject and server double with the CPUs, so that twice the rate is the upper bound.
+    let one = results.get(&(load::ON_ONE, subject.name));
+    if let Some(one) = one.filter(|_| load.name == load::ON_TWO) {
+        let figures = Figures::new(load.yields, one, one);
+        others.push((TO_ONE_CPU, figures.of(Figure::Rate).to_vec()));
+    }
+    others
 }
 
 /// A row per subject and a column per load, with the medians of each load's main figure; `None`
@@ -162,7 +170,9 @@ fn columns(yields: Yield) -> Vec<&'static str> {
         Yield::Rate => &[Rate, Typical, Slow, ClientPackets, ServerPackets],
     };
     let names = figures.iter().map(|figure| figure.name());
-    names.chain([TO_FORWARDING, TO_HAPROXY]).collect()
+    names
+        .chain([TO_FORWARDING, TO_HAPROXY, TO_ONE_CPU])
+        .collect()
 }
 
 /// Subjects omitted from charts, because another row has the same.
