@@ -58,8 +58,6 @@ pub(super) struct Subject {
     pub(super) program: Option<&'static str>,
     /// Whether it differs from the others only with large transfers.
     pub(super) bulk_only: bool,
-    /// Whether connections pass it unchanged.
-    relays_nothing: bool,
     prepare: fn(&Network) -> Result<()>,
     start: Start,
 }
@@ -115,12 +113,6 @@ pub(super) const ALL: &[Subject] = &[
     transparent("posthaste-early", "posthaste, accept early").runs(posthaste::early),
     transparent("posthaste-late", "posthaste, accept late").runs(posthaste::late),
     transparent("posthaste-packet", "posthaste, data_path packet").runs(posthaste::packet),
-    transparent(
-        "posthaste-observing",
-        "posthaste, watching handshakes and relaying nothing",
-    )
-    .relays_nothing()
-    .runs(posthaste::observing),
     fixed(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
@@ -144,7 +136,6 @@ const fn reference(name: &'static str, what: &'static str) -> Subject {
         nodes: 1,
         program: None,
         bulk_only: false,
-        relays_nothing: false,
         prepare: |_| Ok(()),
         start: Start::Run(nothing),
     }
@@ -190,11 +181,6 @@ impl Subject {
         self
     }
 
-    const fn relays_nothing(mut self) -> Self {
-        self.relays_nothing = true;
-        self
-    }
-
     const fn prepares(mut self, prepare: fn(&Network) -> Result<()>) -> Self {
         self.prepare = prepare;
         self
@@ -233,7 +219,7 @@ impl Subject {
 
     /// Whether it terminates connections and opens others.
     pub(super) fn relays(&self) -> bool {
-        self.mode != Mode::Reference && !self.relays_nothing
+        self.mode != Mode::Reference
     }
 
     /// Whether it is posthaste.

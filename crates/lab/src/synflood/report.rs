@@ -2,9 +2,8 @@
 //! The report of `synflood`: samples, tables of times and of promises, and a chart.
 
 use super::trial::{NodeCounts, Outcome};
-use super::{Args, Case, Trials};
+use super::{Args, Case, SUBJECTS, Trials};
 use crate::chart::{Across, Chart, Curve};
-use crate::names::Named;
 use crate::record::Record;
 use crate::target::{Bound, Target};
 
@@ -72,7 +71,7 @@ fn sample(record: &mut Record, case: &Case, outcome: &Outcome) {
     let cookies = case.cookies.to_string();
     let conditions = [delays.as_str(), &family, &cookies];
     let mut labels: Vec<(&str, &str)> = CONDITIONS.into_iter().zip(conditions).collect();
-    labels.push(("subject", case.subject.name()));
+    labels.push(("subject", case.subject()));
     for (quantity, value) in COUNTERS {
         let values = value(outcome).into_iter().map(|count| count as f64);
         record.sample(quantity, "", &labels, values.collect());
@@ -81,7 +80,7 @@ fn sample(record: &mut Record, case: &Case, outcome: &Outcome) {
         let labels = [&labels[..], &[("phase", phase)]].concat();
         record.sample(CONNECT, "ms", &labels, flows.connect.clone());
         record.sample(FIRST_BYTE, "ms", &labels, flows.first_byte.clone());
-        record.model(Some(case.delays.model(case.subject)));
+        record.model(Some(case.delays.model(case.has_node)));
     }
 }
 
@@ -90,7 +89,6 @@ fn targets(case: &Case, outcome: &Outcome, budget: u64) -> Vec<Target> {
     let Some(node) = &outcome.node else {
         return Vec::new();
     };
-    let name = format!("{}, {}", case.group(), case.subject.name());
     let promises = [
         (
             "spoofed handshakes completed at the server",
@@ -109,7 +107,7 @@ fn targets(case: &Case, outcome: &Outcome, budget: u64) -> Vec<Target> {
     ];
     let target = |(what, count, most): (&str, u64, u64)| {
         let bound = Bound::AtMost(most as f64);
-        Target::once(format!("{name}: {what}"), Some(count as f64), bound, "")
+        Target::once(format!("{case}: {what}"), Some(count as f64), bound, "")
     };
     promises.map(target).to_vec()
 }
@@ -120,8 +118,8 @@ fn chart(args: &Args) -> Chart {
         let labels = [("subject", name), ("phase", phase)];
         Curve::new(format!("{name}, {phase}"), FIRST_BYTE, &labels)
     };
-    let subjects = args.subjects.iter();
-    let curves = subjects.flat_map(|one| ["before", "during"].map(|phase| (one.name(), phase)));
+    let phases = |(_, name)| ["before", "during"].map(|phase| (name, phase));
+    let curves = SUBJECTS.into_iter().flat_map(phases);
     Chart {
         file: String::new(),
         title: "Legitimate flows under a flood of spoofed SYNs".to_owned(),
@@ -142,21 +140,17 @@ fn chart(args: &Args) -> Chart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Delays;
+    use super::super::DELAYS;
     use super::*;
     use crate::network::Family;
-    use crate::synflood::subject::Subject;
 
     #[test]
     fn broken_promises_are_missed() {
         let case = Case {
-            subject: Subject::Early,
+            has_node: true,
             family: Family::V4,
             cookies: 1,
-            delays: Delays {
-                client: 40,
-                server: 10,
-            },
+            delays: DELAYS[0],
         };
         let missed = |outcome: &Outcome, budget| {
             let targets = targets(&case, outcome, budget);

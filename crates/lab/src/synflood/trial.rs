@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ipnet::IpNet;
 
-use super::subject::{Course, Subject};
 use super::{Args, Delays};
 use crate::flood::counts::Counts;
 use crate::flood::{Flood, Plan};
 use crate::link::Link;
-use crate::network::{CLIENT_SIDE, Family};
+use crate::network::{CLIENT_SIDE, Family, Network};
 use crate::node::Node;
 use crate::process::wait_for;
 use crate::threads;
@@ -37,7 +36,8 @@ const RELEASE: Duration = Duration::from_secs(20);
 /// The parameters of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) subject: Subject,
+    /// Whether a node relays in early mode.
+    pub(super) has_node: bool,
     pub(super) family: Family,
     /// The server's `tcp_syncookies`.
     pub(super) cookies: u8,
@@ -126,14 +126,30 @@ pub(super) fn run(case: Case, args: &Args) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// A network of client, node and server, and the node, if there is one. It ends before its network.
+#[derive(Debug)]
+struct Course {
+    node: Option<Node>,
+    network: Network,
+}
+
 fn start(case: Case, args: &Args) -> Result<Course> {
     let delay = |ms| Link::delay(Duration::from_millis(ms)).rate(100_000_000);
     let links = [delay(case.delays.client), delay(case.delays.server)];
+    let network = Network::line(links).seed(args.common.seed).build()?;
     // The reserve is for clients that were validated, which the flood's are not.
     let (total, reserve) = (args.budget, args.budget / 4);
-    let budget = format!("[half_open]\ntotal = {total}\nreserve = {reserve}\n");
-    case.subject
-        .start(links, &args.binary, args.common.seed, &budget)
+    let config = format!(
+        "[half_open]\ntotal = {total}\nreserve = {reserve}\n[defaults]\naccept = \"early\"\n"
+    );
+    let start = || {
+        let builder = Node::builder(network.node(0), args.binary.find()?);
+        builder.config(&config).start().context("start the node")
+    };
+    Ok(Course {
+        node: case.has_node.then(start).transpose()?,
+        network,
+    })
 }
 
 /// Floods while legitimate flows run.

@@ -13,9 +13,7 @@
 //! Every layout has its own network, all at the same time, and every node relays in all three
 //! accept modes, one per port. A transfer leaves nothing for the next but warm hops and the nodes'
 //! estimates: the bandwidth of the last flows between them. So cold hops may beat the model, and
-//! only being slower counts as a failure. So that all sizes find the same warm hops, a longer
-//! transfer can precede each one that is timed (`--primer`), and all pools are full again before
-//! that begins.
+//! only being slower counts as a failure. All pools are full before a transfer begins.
 
 mod testbed;
 mod way;
@@ -79,18 +77,9 @@ pub struct Args {
     /// Congestion control of client, server and nodes
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     congestion: String,
-    /// Congestion control of hops between nodes [default: that of everybody]
-    #[arg(long, value_name = "NAME")]
-    hop_congestion: Option<String>,
-    /// Size of the transfer over warm hops before each one that is timed, in KB, shared by all --clients; 0 for none
-    #[arg(long, default_value_t = 0, value_name = "KB", value_parser = clap::value_parser!(u64).range(..=100_000))]
-    primer: u64,
     /// Transfers at once; with more than one the model is what they would take if they shared the rate evenly
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// Initial window of the nodes, in segments
-    #[arg(long, default_value_t = 10, value_name = "SEGMENTS")]
-    initial_window: u32,
     /// Largest deviation of a median from the model in the early mode, in per cent
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
     tolerance: f64,
@@ -109,10 +98,6 @@ impl Args {
 
     fn end(&self) -> Duration {
         milliseconds(self.end)
-    }
-
-    fn hop_congestion(&self) -> &str {
-        self.hop_congestion.as_ref().unwrap_or(&self.congestion)
     }
 
     fn check(&self) -> Result<()> {
@@ -232,9 +217,6 @@ impl Args {
         record.parameter("rtt_ms", self.rtt);
         record.parameter("rate_mbit", self.rate);
         record.parameter("congestion", self.congestion.as_str());
-        record.parameter("hop_congestion", self.hop_congestion());
-        record.parameter("initial_window", self.initial_window);
-        record.parameter("primer_kb", self.primer);
         record.parameter("end_ms", self.end);
         record.parameter("tolerance_percent", self.tolerance);
         record
@@ -371,7 +353,7 @@ impl Line<'_> {
             for (place, node) in testbed.nodes.iter().enumerate() {
                 for (counter, is_expected) in layout.counters(place) {
                     let count = node.counter(counter)?;
-                    // More than expected is right: first transfers and primers pass as well.
+                    // More than expected is right: first transfers pass as well.
                     if is_expected && count < passed || !is_expected && count > 0 {
                         remarks.push(format!(
                             "{passed} flows passed node {} of {}, whose {counter} is {count}.",

@@ -33,14 +33,6 @@ pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\ndata_path = \"packet\"\n")
 }
 
-/// It observes every handshake, and finds no gain in relaying.
-pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
-    let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
-    // A gain that no connection reaches, so that none is relayed.
-    let node = builder(site, 0, &config)?.observing().start()?;
-    Ok(running(node, site.server(), config))
-}
-
 fn transparent(site: &Site<'_>, tables: &str) -> Result<Running> {
     let config = head(site) + tables;
     Ok(running(node(site, 0, &config)?, site.server(), config))

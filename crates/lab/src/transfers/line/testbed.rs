@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Args;
 use super::way::{Carriage, Way};
-use super::{Args, KB};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
@@ -45,7 +45,7 @@ impl Testbed {
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
-            congestion: args.hop_congestion().to_owned(),
+            congestion: args.congestion.clone(),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
@@ -68,12 +68,6 @@ impl Testbed {
     /// Runs as many transfers at once as there are clients.
     pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
-            if args.primer > 0 {
-                // The primer must find warm hops too, as it shows the nodes their bandwidth.
-                chain.wait_until_full(&self.nodes)?;
-                self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
-            }
-            // Again: the primer has used warm hops.
             chain.wait_until_full(&self.nodes)?;
             if way.carriage == Carriage::EmptyEnds {
                 // Takes all warm hops: a transfer of a byte takes slightly more than a round trip,
@@ -171,8 +165,8 @@ fn node_config(args: &Args) -> String {
     let mut toml = String::new();
     for side in ["downstream", "upstream"] {
         toml.push_str(&format!(
-            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = {}\n",
-            args.congestion, args.initial_window
+            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = 10\n",
+            args.congestion
         ));
     }
     for &mode in Mode::ALL {
