@@ -180,6 +180,7 @@ impl Chart {
             Across::Rows(_) | Across::Label(_) => {
                 format!("Medians; whiskers: quartiles. {}", self.note)
             }
+            // Curves of all values and maps show no medians.
             _ => self.note.clone(),
         }
     }

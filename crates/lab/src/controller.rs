@@ -127,6 +127,7 @@ impl Controller {
         let seconds = processor_seconds(&read("stat")?);
         Ok(Used {
             seconds: seconds.context("read the controller's processor time")?,
+            // Pages of files can be dropped at any time, and are not part of what a plan takes.
             memory: memory::of(pid)?.anonymous as f64,
         })
     }

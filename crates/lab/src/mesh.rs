@@ -71,6 +71,7 @@ pub(crate) fn prefix(place: usize, family: Family) -> String {
 
 /// The index of a link in the list of [`Mesh::new`].
 fn index(one: usize, other: usize) -> usize {
+    // The order of the pairs in `Mesh::new`: all with a smaller number come first.
     let (low, high) = (one.min(other), one.max(other));
     high * (high - 1) / 2 + low
 }

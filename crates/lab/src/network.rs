@@ -132,6 +132,7 @@ impl Builder {
     pub fn build(self) -> Result<Network> {
         let plan = &self.plan;
         ensure!(plan.line > 0, "a network needs at least one link");
+        // The number of a link is a byte of its IPv4 prefix.
         ensure!(self.links.len() < 255, "a network has at most 254 links");
         ensure!(
             plan.beside.iter().all(|&host| plan.is_node(host)),
@@ -141,6 +142,7 @@ impl Builder {
         let links: Vec<_> = ends.zip(self.links).collect();
         let fabric = Fabric::new(plan.hosts(), &links, self.seed)?;
         for (index, host) in fabric.hosts.iter().enumerate() {
+            // After all interfaces exist: routes name neighbours on them.
             host.ip_batch(&plan.configuration(index, &self.congestion))?;
             // Ends must not forward: a packet for another host that arrives there is lost.
             if plan.is_node(index) {

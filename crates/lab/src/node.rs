@@ -237,6 +237,7 @@ impl Node {
 }
 
 fn find_number(value: &Value, name: &str) -> Option<u64> {
+    // Counters move between groups of the status, and experiments need only their values.
     match value {
         Value::Object(fields) => fields
             .get(name)

@@ -276,6 +276,7 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             kernel: kernel.trim().to_string(),
+            // Those that this process may use, which an affinity or a cgroup limits.
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cpu_model: model.map_or("unknown CPU", |(_, name)| name).to_string(),
         }

@@ -38,6 +38,7 @@ impl Repeats {
             eprintln!("{experiment}: repeat {round} of {count}, {all} transfers");
             // Another order each time, but the same for a seed, so that a run can be repeated.
             for one in shuffled(transfers, seed, repeat) {
+                // One lost transfer of hundreds must not lose the others.
                 if let Err(error) = transfer(one) {
                     let failure = format!("{error:#}");
                     eprintln!("{experiment}: {failure}");

@@ -3,19 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A number with one decimal digit; a dash for `None`.
-pub(crate) fn cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
-}
-
-/// A signed percentage; a dash for `None`.
-pub(crate) fn percent_cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
-}
-
-/// A column: its heading, and its cell in the row of a value.
-pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
-
 /// A titled table. Every row has one cell per column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
@@ -37,20 +24,6 @@ impl Table {
         }
     }
 
-    /// A table of `rows` by declared columns.
-    pub(crate) fn of<R>(
-        title: impl Into<String>,
-        rows: impl IntoIterator<Item = R>,
-        columns: &[Column<'_, R>],
-    ) -> Self {
-        let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-        let mut table = Self::new(title, &headings);
-        for row in rows {
-            table.push(columns.iter().map(|(_, cell)| cell(&row)));
-        }
-        table
-    }
-
     /// Appends a row. Panics when it does not have one cell per column.
     pub fn push<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let row: Vec<String> = cells.into_iter().map(Into::into).collect();
@@ -65,7 +38,6 @@ impl Table {
 
     /// Removes the columns in which every cell is a dash.
     pub(crate) fn drop_empty_columns(&mut self) {
-        // A dash means none, see [`cell`].
         let is_used = |column: &usize| self.rows.iter().any(|row| row[*column] != "-");
         let used: Vec<usize> = (0..self.columns.len()).filter(is_used).collect();
         let kept = |cells: &[String]| used.iter().map(|&column| cells[column].clone()).collect();

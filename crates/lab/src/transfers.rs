@@ -188,6 +188,7 @@ impl Experiment {
         // All transfers of a repeat are mixed, so that a disturbance affects all subjects alike.
         repeats.run(&cases, &mut failures, |case| {
             let more = topology.fetch(case).with_context(|| self.describe(case))?;
+            // A transfer that failed has no time, and is reported instead.
             timings.entry(case).or_default().extend(more);
             Ok(())
         })?;

@@ -88,6 +88,7 @@ pub(crate) fn fetch(
     let mut answer = Vec::with_capacity(expected.len() + HEADER_BYTES_MAX);
     let take = |part: &[u8]| {
         ensure!(
+            // nginx ends a connection early when it fails: that must not look like a short object.
             !part.is_empty(),
             "the answer ended after {} bytes",
             answer.len()
@@ -113,6 +114,7 @@ fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
         .take(HEADER_BYTES_MAX)
         .position(|four| four == b"\r\n\r\n");
     let Some(end) = end else { return Ok(None) };
+    // A reverse proxy that cannot reach its origin answers, too, and quickly.
     if !answer.starts_with(b"HTTP/1.1 200 ") {
         bail!("{}", String::from_utf8_lossy(&answer[..end]));
     }

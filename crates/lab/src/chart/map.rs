@@ -59,5 +59,6 @@ fn spots(places: &Value) -> Vec<(String, (f64, f64))> {
 
 fn on_page(longitude: f64, latitude: f64) -> (f64, f64) {
     let x = 30.0 + (longitude - WEST) * PER_DEGREE;
+    // Stretched, so that shapes in the middle latitudes look as usual.
     (x, TOP + (NORTH - latitude) * PER_DEGREE * 1.2)
 }

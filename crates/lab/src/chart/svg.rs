@@ -166,12 +166,14 @@ fn number(value: f64) -> String {
     // A hundredth of a pixel is not visible, and longer numbers double the file.
     let text = format!("{value:.2}");
     match text.trim_end_matches('0').trim_end_matches('.') {
+        // Rounding leaves a sign of small negative numbers.
         "-0" | "" => "0".to_string(),
         trimmed => trimmed.to_string(),
     }
 }
 
 fn escaped(text: &str) -> String {
+    // The ampersand first, or it would escape the other escapes.
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

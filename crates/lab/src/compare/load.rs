@@ -28,6 +28,7 @@ impl Placement {
     pub(super) fn cpus(self) -> usize {
         match self {
             Self::One | Self::Far => 1,
+            // With one CPU these are left out, and the record remarks that.
             Self::Split | Self::Two => 2,
         }
     }
@@ -117,6 +118,7 @@ fn small(kilobytes: u64) -> [Load; 2] {
 }
 
 fn low_rate() -> Load {
+    // Open, as a closed loop would always load the CPU fully.
     let work = Work::Open {
         rate: LOW_RATE,
         size: 8 << 10,
@@ -168,6 +170,7 @@ fn far_syns() -> Load {
     );
     Load {
         placement: Placement::Far,
+        // Closed: each begins when the one before has ended.
         ..on_one(name, Yield::SynDelay, closed(1, vec![1 << 10]))
     }
 }

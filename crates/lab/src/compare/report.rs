@@ -147,6 +147,7 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
     for subject in subjects {
         let cell = |load: &&Load| {
             let figures = figures(load, subject.name, results);
+            // Added figures of the direct link are zero by definition; its rate is the upper bound.
             let shown = subject.name != DIRECT || load.yields == Yield::Rate;
             let spread = Spread::of(figures?.deciding(load.yields));
             spread.filter(|_| shown).map(Spread::brief)

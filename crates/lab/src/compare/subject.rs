@@ -232,6 +232,7 @@ impl Subject {
         let Some(program) = self.program else {
             return Ok(None);
         };
+        // Both HAProxy and nginx print their version for it, one on stdout, the other on stderr.
         let output = Command::new(program).arg("-v").output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);

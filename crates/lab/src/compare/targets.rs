@@ -114,6 +114,7 @@ fn rate(
 ) -> Option<(&'static str, Option<Spread>)> {
     let deciding = |name| Some(figures(load, name)?.deciding(load.yields).to_vec());
     let ours = deciding(target.ours)?;
+    // The limit for any relay is what an IP router adds.
     let others = match target.against {
         Forwarding => &[FORWARDING][..],
         BestOf(names) => names,

@@ -7,7 +7,6 @@ use super::Args;
 use crate::chart::{Across, Chart, Curve};
 use crate::record::Record;
 use crate::stats::max;
-use crate::table::cell;
 
 /// Resources used by the controller in an interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,6 +119,7 @@ fn samples(outcome: &Outcome, record: &mut Record) {
             let labels = [("dead", what), ("number", place.as_str())];
             let millis = death.seconds.iter().map(|seconds| seconds * 1e3);
             record.sample(NEW_ROWS, "ms", &labels, millis.collect());
+            // Of the living nodes only: dead ones receive nothing.
             let each = death.cost.received / death.seconds.len().max(1) as f64;
             for (quantity, unit, value) in [
                 (ROUTES, "", death.routes as f64),
@@ -145,18 +145,23 @@ fn samples(outcome: &Outcome, record: &mut Record) {
     record.sample("memory of the controller", "bytes", &[], memory);
 }
 
+/// The largest number, with one decimal digit; a dash without numbers.
+fn latest(seconds: &[f64]) -> String {
+    max(seconds).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}"))
+}
+
 fn remarks(outcome: &Outcome) -> Vec<String> {
     let last = |deaths: &[Death]| {
-        let each = deaths.iter().filter_map(|death| max(&death.seconds));
-        cell(max(&each.collect::<Vec<_>>()))
+        let all = deaths.iter().flat_map(|death| death.seconds.clone());
+        latest(&all.collect::<Vec<_>>())
     };
     let mut remarks = vec![
         format!(
             "All nodes connect at once: the last one is accepted after {} s, has rows after {} s, \
              and rows of all links after {} s.",
-            cell(max(&outcome.joined)),
-            cell(max(&outcome.first_update)),
-            cell(max(&outcome.whole))
+            latest(&outcome.joined),
+            latest(&outcome.first_update),
+            latest(&outcome.whole)
         ),
         format!(
             "The last node had new rows {} s after a link died, at worst, and {} s after a node \
@@ -175,6 +180,7 @@ fn remarks(outcome: &Outcome) -> Vec<String> {
          the peers of a node, detect its death at once."
             .to_owned(),
     ];
+    // The first few: one cause usually breaks the streams of many nodes.
     remarks.extend(outcome.losses.iter().take(5).cloned());
     remarks
 }

@@ -90,6 +90,7 @@ fn remote_ip(field: &str) -> Option<IpAddr> {
         return Some(Ipv4Addr::from(octets).into());
     }
     let octets = <[u8; 16]>::try_from(octets).ok()?;
+    // An IPv4 client of a listener of both families is a mapped address.
     Some(Ipv6Addr::from(octets).to_canonical())
 }
 

@@ -111,6 +111,7 @@ fn sample_quality(set: &str, qualities: &Qualities, record: &mut Record) {
             let labels = [("set", set), ("chosen", other.name()), ("rounds", &rounds)];
             let excess = &quality.excess[other];
             let parts = (0..=100).filter_map(|percent| percentile(excess, f64::from(percent)));
+            // Hundredths of a percent: more digits would double the record.
             let rounded = parts.map(|part| (part * 100.0).round() / 100.0).collect();
             record.sample(EXCESS, "%", &labels, rounded);
             record.sample(MEAN, "%", &labels, mean(excess).into_iter().collect());
@@ -139,6 +140,7 @@ fn targets(all: &[Times]) -> Vec<Target> {
     let targets = TARGETS
         .into_iter()
         .flat_map(|(nodes, (name, unit, values), bound)| {
+            // Published and synthetic matrices of this size have the same bound.
             let of = all.iter().filter(move |times| times.nodes == nodes);
             of.map(move |times| Target {
                 what: format!("{nodes} nodes, {}: {name}", times.matrix),

@@ -3,7 +3,7 @@
 
 use super::Samples;
 use crate::stats::{Spread, deviation_percent, median};
-use crate::table::{Table, percent_cell};
+use crate::table::Table;
 use crate::target::Target;
 
 /// A row for each different combination of the labels `rows`, in the order of the samples. A column
@@ -79,13 +79,13 @@ impl<'a> Column<'a> {
 
     fn cells(&self, one: Option<&Samples>) -> Vec<String> {
         let spread = one.and_then(|one| Spread::of(&one.values));
-        let mut cells = vec![spread.map_or_else(|| "-".to_owned(), |spread| spread.to_string())];
+        let mut cells = vec![spread.map_or_else(dash, |spread| spread.to_string())];
         if self.has_model {
             let model = one.and_then(|one| one.model);
             let off = one.and_then(|one| Some(deviation_percent(median(&one.values)?, model?)));
             let model = model.and_then(|model| Spread::of(&[model]));
-            cells.push(model.map_or_else(|| "-".to_owned(), Spread::brief));
-            cells.push(percent_cell(off));
+            cells.push(model.map_or_else(dash, Spread::brief));
+            cells.push(off.map_or_else(dash, |off| format!("{off:+.1} %")));
         }
         cells
     }
@@ -93,22 +93,23 @@ impl<'a> Column<'a> {
 
 /// A row for each target.
 pub(super) fn targets(targets: &[Target]) -> Table {
-    let unit =
-        |text: String, target: &Target| format!("{text} {}", target.unit).trim_end().to_owned();
-    let measured = |target: &Target| {
-        target
-            .measured
-            .map_or_else(|| "-".to_owned(), |m| m.to_string())
-    };
     let met = targets.iter().filter(|target| target.is_met()).count();
-    Table::of(
-        format!("Targets: {met} of {} are met", targets.len()),
-        targets,
-        &[
-            ("figure", &|one| one.what.clone()),
-            ("measured", &|one| unit(measured(one), one)),
-            ("target", &|one| unit(one.bound.to_string(), one)),
-            ("verdict", &|one| one.verdict().to_owned()),
-        ],
-    )
+    let title = format!("Targets: {met} of {} are met", targets.len());
+    let mut table = Table::new(title, &["figure", "measured", "target", "verdict"]);
+    for target in targets {
+        let in_unit = |text: String| format!("{text} {}", target.unit).trim_end().to_owned();
+        table.push([
+            target.what.clone(),
+            target
+                .measured
+                .map_or_else(dash, |measured| in_unit(measured.to_string())),
+            in_unit(target.bound.to_string()),
+            target.verdict().to_owned(),
+        ]);
+    }
+    table
+}
+
+fn dash() -> String {
+    "-".to_owned()
 }

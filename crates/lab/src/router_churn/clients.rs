@@ -48,6 +48,7 @@ struct Shared {
 
 impl Shared {
     fn note(&self, number: u64, change: impl FnOnce(&mut Life)) {
+        // A number from the wire may be any: a damaged one must not end the server.
         let life = usize::try_from(number).ok();
         if let Some(life) = life.and_then(|number| self.lives.get(number)) {
             change(&mut life.lock().unwrap_or_else(PoisonError::into_inner));

@@ -109,6 +109,7 @@ pub(super) fn read_number(stream: &mut TcpStream) -> io::Result<u64> {
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
+    // Small messages in both directions would wait for delayed acknowledgements otherwise.
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))

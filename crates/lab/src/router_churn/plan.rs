@@ -111,6 +111,7 @@ impl Plan {
         let kind = Kind::of(&mut random);
         // A few clients and servers have most of the connections.
         let mut popular = |count: u64| {
+            // The smallest of three: low numbers are the most frequent.
             let one = random.below(count).min(random.below(count));
             one.min(random.below(count))
         };

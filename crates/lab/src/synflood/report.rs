@@ -80,6 +80,7 @@ fn sample(record: &mut Record, case: &Case, outcome: &Outcome) {
         let labels = [&labels[..], &[("phase", phase)]].concat();
         record.sample(CONNECT, "ms", &labels, flows.connect.clone());
         record.sample(FIRST_BYTE, "ms", &labels, flows.first_byte.clone());
+        // The same before and during: a flood must not change the times.
         record.model(Some(case.delays.model(case.has_node)));
     }
 }

@@ -202,6 +202,7 @@ fn watch(
     let (mut most, mut half_open) = (Counts::default(), 0);
     while !done.load(Ordering::Relaxed) {
         let server = course.network.server().run_in(|| Counts::take(sources))?;
+        // Each counter by itself: its maximum may be in another reading.
         most = Counts {
             completed: most.completed.max(server.completed),
             half_open: most.half_open.max(server.half_open),
