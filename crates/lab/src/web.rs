@@ -102,7 +102,15 @@ pub(crate) fn fetch(
         Ok(whole.is_some())
     };
     // The socket is made inside, as it belongs to the namespace of the thread that makes it.
-    let fetch = || exchange(socket::toward(server)?, server, &request, patience, take);
+    let fetch = || {
+        exchange(
+            socket::toward(server)?,
+            server,
+            request.as_bytes(),
+            patience,
+            take,
+        )
+    };
     let fetched = from.run_in(fetch);
     fetched.with_context(|| format!("fetch {size} KB from {server}"))
 }

@@ -19,7 +19,7 @@ pub enum Request {
 
 impl Request {
     /// The request on the wire: kind and size, each as 8 bytes in network byte order.
-    pub(super) fn encode(self) -> [u8; REQUEST_BYTES] {
+    pub(crate) fn encode(self) -> [u8; REQUEST_BYTES] {
         let (kind, size) = match self {
             Self::Object(size) => (1_u64, size),
             Self::Stream => (2, 0),
