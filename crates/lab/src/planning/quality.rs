@@ -51,10 +51,10 @@ pub(super) struct Quality {
     /// By strategy, for each ordered pair of nodes: how much longer its time is than ours, in
     /// percent.
     pub(super) excess: BTreeMap<Other, Vec<f64>>,
-    /// Mean number of nodes between the ends: of our chains, and of minimax chains.
+    /// Mean number of nodes between the ends of our chains.
     pub(super) nodes: f64,
-    pub(super) minimax_nodes: f64,
-    pub(super) tree_nodes: f64,
+    /// The same of the chains of other strategies.
+    pub(super) other_nodes: BTreeMap<Other, f64>,
 }
 
 /// By number of rounds.
@@ -125,28 +125,19 @@ impl Quality {
             }
             let excess = (other_time as f64 / time as f64 - 1.0) * 100.0;
             self.excess.entry(*other).or_default().push(excess);
+            *self.other_nodes.entry(*other).or_default() += f64::from(cost.nodes);
         }
         self.nodes += f64::from(ours.nodes);
-        self.minimax_nodes += f64::from(others[&Other::Minimax].nodes);
-        self.tree_nodes += f64::from(others[&Other::Tree].nodes);
         Ok(())
-    }
-
-    /// Mean number of nodes between the ends of a strategy's chains, where it differs from ours.
-    pub(super) fn nodes_of(&self, other: Other) -> Option<f64> {
-        match other {
-            Other::Minimax => Some(self.minimax_nodes),
-            Other::Tree => Some(self.tree_nodes),
-            Other::Direct | Other::Split => None,
-        }
     }
 
     /// Turns sums into means.
     fn average(&mut self) {
         let pairs = self.excess.values().next().map_or(1, Vec::len) as f64;
         self.nodes /= pairs;
-        self.minimax_nodes /= pairs;
-        self.tree_nodes /= pairs;
+        self.other_nodes
+            .values_mut()
+            .for_each(|nodes| *nodes /= pairs);
     }
 }
 

@@ -24,14 +24,14 @@ const SAME_PERCENT: f64 = 0.1;
 const SHOWN_PERCENT: f64 = 100.0;
 
 /// A figure of planning: name, unit and values.
-type Figure = (&'static str, &'static str, fn(&Times) -> Vec<f64>);
+type Figure = (&'static str, &'static str, fn(&Times) -> &Vec<f64>);
 
-const SWEEP: Figure = ("sweep", "ms", |one| one.sweep_ms.clone());
-const CHAINS: Figure = ("all chains", "ms", |one| one.chains_ms.clone());
-const TABLES: Figure = ("and access links", "ms", |one| one.tables_ms.clone());
-const LOOK_UP: Figure = ("look-up", "ns", |one| one.look_up_ns.clone());
-const CHAINS_PER_PAIR: Figure = ("chains of a pair", "", |one| vec![one.chains]);
-const TABLE_BYTES: Figure = ("a table", "bytes", |one| vec![one.table_bytes as f64]);
+const SWEEP: Figure = ("sweep", "ms", |one| &one.sweep_ms);
+const CHAINS: Figure = ("all chains", "ms", |one| &one.chains_ms);
+const TABLES: Figure = ("and access links", "ms", |one| &one.tables_ms);
+const LOOK_UP: Figure = ("look-up", "ns", |one| &one.look_up_ns);
+const CHAINS_PER_PAIR: Figure = ("chains of a pair", "", |one| &one.chains);
+const TABLE_BYTES: Figure = ("a table", "bytes", |one| &one.table_bytes);
 const FIGURES: [Figure; 6] = [CHAINS_PER_PAIR, SWEEP, CHAINS, TABLES, LOOK_UP, TABLE_BYTES];
 
 /// Targets of processor time: nodes, figure and bound.
@@ -118,8 +118,7 @@ fn sample_quality(set: &str, qualities: &Qualities, record: &mut Record) {
             let worse = excess.iter().filter(|excess| **excess > SAME_PERCENT);
             let worse = worse.count() as f64 / excess.len() as f64 * 100.0;
             record.sample(WORSE, "%", &labels, vec![worse]);
-            let nodes = quality.nodes_of(*other).into_iter().collect();
-            record.sample(NODES, "", &labels, nodes);
+            record.sample(NODES, "", &labels, vec![quality.other_nodes[other]]);
         }
         let labels = [("set", set), ("chosen", "best"), ("rounds", &rounds)];
         record.sample(NODES, "", &labels, vec![quality.nodes]);
@@ -131,7 +130,7 @@ fn sample_times(all: &[Times], record: &mut Record) {
         let nodes = times.nodes.to_string();
         let labels = [("matrix", times.matrix.as_str()), ("nodes", &nodes)];
         for (name, unit, values) in FIGURES {
-            record.sample(name, unit, &labels, values(times));
+            record.sample(name, unit, &labels, values(times).clone());
         }
     }
 }
@@ -144,7 +143,7 @@ fn targets(all: &[Times]) -> Vec<Target> {
             let of = all.iter().filter(move |times| times.nodes == nodes);
             of.map(move |times| Target {
                 what: format!("{nodes} nodes, {}: {name}", times.matrix),
-                measured: Spread::of(&values(times)),
+                measured: Spread::of(values(times)),
                 bound,
                 unit: unit.to_owned(),
             })

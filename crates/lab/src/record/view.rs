@@ -113,3 +113,41 @@ pub(super) fn targets(targets: &[Target]) -> Table {
 fn dash() -> String {
     "-".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+    use crate::target::Bound;
+
+    #[test]
+    fn rows_by_labels_columns_by_quantity() {
+        let mut record = Record::start("test", 1);
+        for (subject, model) in [("early", Some(100.0)), ("late", None)] {
+            let labels = [("size", "10"), ("subject", subject)];
+            record.sample("time", "ms", &labels, vec![109.0, 110.0, 111.0]);
+            record.model(model);
+            let count = (subject == "late").then_some(7.0);
+            record.sample("flows", "", &labels, count.into_iter().collect());
+            record.sample("absent", "s", &labels, Vec::new());
+        }
+        let rows = ["size", "way", "subject"];
+        let quantities = ["time", "absent", "flows"];
+        let table = table("Times", record.samples.iter(), &rows, &quantities);
+        let columns = ["size", "subject", "time, ms", "model", "off", "flows"];
+        assert_eq!(table.columns, columns);
+        let time = "110.0 (109.5 to 110.5)";
+        assert_eq!(table.rows[0], ["10", "early", time, "100", "+10.0 %", "-"]);
+        assert_eq!(table.rows[1], ["10", "late", time, "-", "-", "7"]);
+    }
+
+    #[test]
+    fn targets_and_verdicts() {
+        let target = |value| Target::once("time", value, Bound::AtMost(2.0), "ms");
+        let table = targets(&[Some(1.5), Some(2.5), None].map(target));
+        assert_eq!(table.title, "Targets: 1 of 3 are met");
+        assert_eq!(table.rows[0], ["time", "1.50 ms", "<= 2 ms", "met"]);
+        assert_eq!(table.rows[1][3], "MISSED");
+        assert_eq!(table.rows[2], ["time", "-", "<= 2 ms", "UNCLEAR"]);
+    }
+}
