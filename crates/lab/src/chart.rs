@@ -253,7 +253,7 @@ impl Drawing<'_> {
             match (index, is_line) {
                 (Some(index), false) => marker::draw(svg, (x + 12.0, y - 4.0), index),
                 (None, false) => dots::model_mark(svg, (x + 12.0, y - 4.0)),
-                (Some(index), true) => lines::key(svg, x, y, index),
+                (Some(index), true) => lines::key(svg, x, y, index, self.has_markers()),
                 (None, true) => lines::model_key(svg, x, y),
             }
             svg.text((x + 30.0, y), Anchor::Start, LABEL, name);

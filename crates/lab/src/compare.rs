@@ -177,6 +177,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
 /// The CPUs that this process may use, the last first: the first CPU of a machine usually has the
 /// most other work.
 fn cpus() -> Result<Vec<usize>> {
+    // Those of this process: a container may have fewer than the machine.
     let set = sched_getaffinity(Pid::from_raw(0)).context("read the CPU affinity")?;
     let count = CpuSet::count();
     Ok((0..count)

@@ -138,6 +138,7 @@ fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
         eprintln!("fleet: link {} of {} dies", death + 1, args.deaths);
         outcome.links.push(experiment.link_death()?);
     }
+    // After the links: a dead node stays dead, and its links with it.
     for death in 0..args.deaths {
         eprintln!("fleet: node {} of {} dies", death + 1, args.deaths);
         outcome.nodes.push(experiment.node_death()?);

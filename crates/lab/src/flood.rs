@@ -127,6 +127,7 @@ fn raw_socket(target: SocketAddr) -> io::Result<Socket> {
 fn send_all(socket: &Socket, plan: Plan, stop: &AtomicBool) -> io::Result<u64> {
     // IPv6 raw sockets reject a port that is not their protocol number.
     let target = SocketAddr::new(plan.target.ip(), 0).into();
+    // Without repetition: a second SYN of one source would be a retransmission.
     let mut sources = Sources::new(plan);
     let total =
         u64::from(plan.rate) * u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX) / 1000;

@@ -108,6 +108,7 @@ impl Mesh {
             let own: Vec<u8> = own.map(|(_, host)| *host).collect();
             let lines = place_commands(place, places, &own, congestion);
             mesh.place(place).ip_batch(&lines)?;
+            // Places forward between the hosts beside them and the other places.
             make_router(mesh.place(place))?;
         }
         for (place, host) in &mesh.beside {

@@ -73,6 +73,7 @@ impl Namespace {
         for (key, value) in SETTINGS {
             namespace.sysctl(key, value)?;
         }
+        // A new namespace has it down, and local connections would fail.
         namespace.ip("link set lo up")?;
         Ok(namespace)
     }

@@ -39,6 +39,7 @@ impl Nginx {
         // The compiled-in log file belongs to the host.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
+        // In the foreground and without a master, so that it dies with the lab.
         let mut process = Process::spawn("nginx", command)?;
         // nginx writes its process id when it listens.
         let listening = root.join("nginx.pid");

@@ -41,6 +41,7 @@ impl Server {
         };
         let begin = move |stream: TcpStream| {
             let mut peers = log.lock().unwrap_or_else(PoisonError::into_inner);
+            // A client that has already reset has no address any more.
             let peer = stream.peer_addr().ok();
             if let Some(peer) = peer.filter(|_| peers.len() < PEERS_MAX) {
                 peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));

@@ -17,8 +17,7 @@ pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
     let mut places: Vec<f64> = drawing.places().collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    // Few numbers have a label and a marker each; so many that they are a curve have neither.
-    let has_markers = matches!(drawing.chart.across, Across::Label(_));
+    let has_markers = drawing.has_markers();
     let x = across(&places, has_markers);
     let mut labels = places;
     if !has_markers {
@@ -44,6 +43,12 @@ pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
 }
 
 impl Drawing<'_> {
+    /// Whether each point has a marker, and its number a label: so many that they are a curve have
+    /// neither.
+    pub(super) fn has_markers(&self) -> bool {
+        matches!(self.chart.across, Across::Label(_))
+    }
+
     /// The places of all points on the other axis.
     fn places(&self) -> impl Iterator<Item = f64> {
         let points = self.series.iter().flat_map(|series| &series.points);
@@ -116,9 +121,11 @@ fn across(places: &[f64], is_logarithmic: bool) -> Scale {
 }
 
 /// The legend's sample of a series.
-pub(super) fn key(svg: &mut Svg, x: f64, y: f64, order: usize) {
+pub(super) fn key(svg: &mut Svg, x: f64, y: f64, order: usize, has_markers: bool) {
     svg.line((x, y - 4.0), (x + 24.0, y - 4.0), PALETTE[order], 2.2, "");
-    marker::draw(svg, (x + 12.0, y - 4.0), order);
+    if has_markers {
+        marker::draw(svg, (x + 12.0, y - 4.0), order);
+    }
 }
 
 /// The legend's sample of the model's lines.

@@ -26,6 +26,7 @@ pub(super) fn draw(svg: &mut Svg, chart: &Chart, record: &Record) -> f64 {
     let spot = |name: &str| spots.iter().find(|(one, _)| one == name).map(|(_, at)| *at);
     for (order, curve) in chart.curves.iter().enumerate() {
         let own = select::of(curve, &record.samples);
+        // Without a chain a pair goes directly, and has no way to draw.
         let Some(way) = own.iter().find_map(|one| one.labels.get("way")) else {
             continue;
         };

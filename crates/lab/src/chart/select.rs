@@ -15,6 +15,7 @@ pub(super) fn drawing<'a>(chart: &'a Chart, samples: &[Samples]) -> Drawing<'a> 
         .curves
         .iter()
         .map(|curve| (curve, of(curve, samples)))
+        // A subject that is not installed, or a load that was not requested, has none.
         .filter(|(_, own)| !own.is_empty())
         .collect();
     let largest = selected.iter().flat_map(|(_, own)| own);

@@ -45,6 +45,7 @@ impl Bench<'_> {
             if loads.is_empty() {
                 continue;
             }
+            // The last CPUs, see `cpus`: other work prefers the first.
             let Some(cpus) = self.cpus.get(..placement.cpus()).map(<[usize]>::to_vec) else {
                 let names: Vec<_> = loads.iter().map(|load| load.name).collect();
                 let what = format!("Not measured for want of CPUs: {}.", names.join(", "));

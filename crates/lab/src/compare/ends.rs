@@ -55,6 +55,7 @@ impl Server {
 
     pub(super) fn served(&self) -> Result<Served> {
         let mut stream = UnixStream::connect(&self.control).context("connect to the server")?;
+        // A server that hangs must fail the load, not the whole run.
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut text = String::new();
         stream

@@ -88,6 +88,7 @@ impl Footprint {
 /// The number of idle relays that the limit of open files allows, up to the requested number.
 pub(super) fn relays() -> Result<usize> {
     let descriptors = socket::raise_descriptor_limit()?;
+    // Two descriptors for each relay: the client's side and the server's.
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
     Ok(possible.min(RELAYS))
 }

@@ -97,6 +97,8 @@ impl Running {
 
     /// Ends it with a signal, so that nothing is left for the next one.
     pub(super) fn stop(self) -> Result<()> {
+        // By SIGTERM, as operators do: a killed node would leave its guard to clean up during the
+        // next load.
         for mut node in self.nodes {
             node.stop(READY).context("stop a node")?;
         }

@@ -135,6 +135,7 @@ fn time_node(site: &Site<'_>, target: SocketAddr) -> Result<Duration> {
     let config = format!("[node]\nworkers = {}\n", site.threads);
     let mut took = Duration::ZERO;
     let builder = Node::builder(site.node(), site.binary.find()?).config(&config);
+    // A process of the usual priority would measure the other work on the machine.
     let mut node = builder
         .confined(cpu_set(site.cpus)?, NICE)
         .start_by(|name, command| {

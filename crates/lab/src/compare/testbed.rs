@@ -147,6 +147,7 @@ impl Testbed {
         let node = self.network.nodes().first();
         let watch = node.filter(|_| load.yields == Yield::SynDelay);
         let watch = watch.map(SynWatch::start).transpose()?;
+        // All clients are started before one is waited for, so that their windows overlap.
         let clients = self
             .works(load)
             .into_iter()

@@ -190,6 +190,7 @@ impl Clients {
     /// A node dies silently, and all others detect it at once.
     pub(super) fn kill(&mut self, dead: usize) -> Result<()> {
         let player = &mut self.players[dead];
+        // Silent, without a FIN: the controller must detect it by the reports of others.
         player.is_dead = true;
         player.stream = None;
         for place in (0..self.players.len()).filter(|place| *place != dead) {

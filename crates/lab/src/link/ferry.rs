@@ -217,6 +217,7 @@ impl Crossing {
             let now = self.began.elapsed();
             while let Some((due, packet)) = self.ports[index].queue.pop_ready(now) {
                 let peer = self.ports[index].peer;
+                // A full or missing interface drops the packet, as a real one would.
                 let written = self.ports[peer].tun.write(&packet);
                 self.count(&written, self.began.elapsed().saturating_sub(due));
             }

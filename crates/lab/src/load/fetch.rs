@@ -222,6 +222,7 @@ impl Fetcher {
     /// Waits for the last connections, and returns the results.
     fn finish(mut self) -> Result<Outcome> {
         self.end_streams()?;
+        // Bounded, or one lost FIN would keep the whole benchmark waiting.
         let until = Instant::now() + LAST;
         while self.free.len() < self.slots.len() && Instant::now() < until {
             self.wait(Duration::from_millis(100))?;

@@ -170,6 +170,7 @@ impl Server {
 
     fn begin(&mut self, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
+        // The lowest free descriptor: numbers stay as small as the open connections are many.
         let number = usize::try_from(stream.as_fd().as_raw_fd()).map_err(io::Error::other)?;
         // Descriptors are small and reused, so a vector is the fastest table.
         if self.conversations.len() <= number {
@@ -195,6 +196,7 @@ impl Server {
     /// Sends the counters to all waiting clients of the control socket.
     fn report(&mut self, control: &UnixListener) -> Result<()> {
         while let Ok((mut requester, _)) = control.accept() {
+            // Read between loads: during one it would be CPU time of the server.
             let line = serde_json::to_string(&self.served).context("encode")?;
             // The client may be gone.
             let _ = requester.write_all(line.as_bytes());

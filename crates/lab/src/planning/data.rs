@@ -47,6 +47,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
         archive.display()
     );
     let scratch = Scratch::new()?;
+    // The archive is unpacked where it is removed again: the data are not part of the project.
     let mut tar = Command::new("tar");
     tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
     run(&mut tar)?;

@@ -47,6 +47,7 @@ impl Testbed {
         let network = Network::line(DELAYS.map(Link::delay)).seed(seed).build()?;
         let testbed = Self { network };
         let [clients, servers] = [client_address, server_address];
+        // Addresses on the loopback interface: one host plays all clients, another all servers.
         add_addresses(testbed.network.client(), clients, CLIENTS)?;
         add_addresses(testbed.network.server(), servers, FORBIDDEN_SERVER)?;
         // A rejected connection must get its ICMP error in both networks: the limit would drop some of

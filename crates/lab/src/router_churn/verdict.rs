@@ -185,6 +185,7 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
     }
     match with {
         _ if with == without => Verdict::Same,
+        // A relay may carry a connection over a fault that the plain path does not survive.
         _ if with == expected(plan.kind) => Verdict::Better,
         // No fault explains these.
         End::Changed | End::Cut | End::Failed => Verdict::Worse,

@@ -135,6 +135,7 @@ fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
 /// Warm hops that each worker keeps open.
 fn pool(args: &Args, carriage: Carriage) -> u16 {
     match carriage {
+        // One hop for the one worker, which a transfer of a byte takes.
         Carriage::EmptyEnds => 1,
         // All clients may reach the same worker.
         carriage if carriage.has_pool() => {

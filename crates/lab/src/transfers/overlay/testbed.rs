@@ -89,6 +89,7 @@ impl Testbed {
             let server = transfer::Server::start(host, LONG, &args.congestion)?;
             testbed._long.push(server);
         }
+        // The controller is ready by then, so that nodes need not dial twice.
         for place in 0..places {
             let config = testbed.node_config(args, place, hops)?;
             let builder = Node::builder(testbed.mesh.place(place), &binary);
@@ -308,6 +309,7 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
         let host = mesh.host(place, SERVER)?;
         web.push(origin(nginx, host, &ports, &args.sizes)?);
     }
+    // A reverse proxy for each place with clients, which has connections to all its origins.
     for place in topology.clients() {
         let pairs = topology.pairs.iter().filter(|pair| pair.client == place);
         let origins = pairs.map(|pair| {
