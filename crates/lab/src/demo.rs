@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::link::Link;
-use crate::model::{self, Mode};
+use crate::model;
 use crate::network::{Family, Network};
 use crate::nginx::{self, LOG_VISITORS, Nginx};
 use crate::node::{Binary, Node};
@@ -62,7 +62,6 @@ impl Args {
         let subject = |name: &str, reference| Subject {
             name: name.to_owned(),
             labels: Vec::new(),
-            mode: Mode::Early,
             reference,
             goals: Vec::new(),
         };

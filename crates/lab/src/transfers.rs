@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::model::{Mode, Path};
+use crate::model::Path;
 use crate::names::named;
 use crate::record::Common;
 use crate::repeats::Repeats;
@@ -56,7 +56,6 @@ pub(crate) struct Subject {
     pub name: String,
     /// Labels in the record, besides its name.
     pub labels: Vec<(&'static str, String)>,
-    pub mode: Mode,
     /// The subject without nodes with which its gain is computed.
     pub reference: Option<usize>,
     pub goals: Vec<Goal>,

@@ -82,7 +82,9 @@ impl<'a> Column<'a> {
         let mut cells = vec![spread.map_or_else(dash, |spread| spread.to_string())];
         if self.has_model {
             let model = one.and_then(|one| one.model);
-            let off = one.and_then(|one| Some(deviation_percent(median(&one.values)?, model?)));
+            // A handshake with a node beside the client takes no time in the model.
+            let base = model.filter(|model| *model > 0.0);
+            let off = one.and_then(|one| Some(deviation_percent(median(&one.values)?, base?)));
             let model = model.and_then(|model| Spread::of(&[model]));
             cells.push(model.map_or_else(dash, Spread::brief));
             cells.push(off.map_or_else(dash, |off| format!("{off:+.1} %")));

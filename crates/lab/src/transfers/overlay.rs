@@ -28,7 +28,7 @@ use anyhow::{Context, Result, ensure};
 use super::report::emulation_remark;
 use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Subject};
 use crate::chart::{Across, Chart, Curve};
-use crate::model::{Hops, Mode, Path};
+use crate::model::{Hops, Path};
 use crate::names::Named;
 use crate::network::Family;
 use crate::node::Binary;
@@ -147,7 +147,6 @@ impl Args {
             subjects.extend(Kind::ALL.map(|kind| Subject {
                 name: kind.name().to_owned(),
                 labels: vec![("pair", name.clone())],
-                mode: Mode::Early,
                 reference: (kind != Kind::Direct).then_some(first),
                 goals: self.goals(kind, first),
             }));

@@ -40,11 +40,10 @@ impl Results {
 
     pub(super) fn model(&self, case: Case, moment: Moment) -> Option<f64> {
         let path = self.paths.get(&case)?;
-        let mode = self.experiment.subjects[case.subject].mode;
         Some(ms(match moment {
-            Moment::Connect => path.connect(mode),
-            Moment::FirstByte => path.first_byte(mode),
-            Moment::Complete => path.complete(mode, case.bytes + self.experiment.head_bytes),
+            Moment::Connect => path.connect(),
+            Moment::FirstByte => path.first_byte(),
+            Moment::Complete => path.complete(case.bytes + self.experiment.head_bytes),
         }))
     }
 
@@ -135,8 +134,7 @@ impl Results {
             rate: shared.rate * u64::from(clients),
             ..shared
         };
-        let mode = self.experiment.subjects[case.subject].mode;
-        Some(ms(alone.half_complete(mode, case.bytes, clients)))
+        Some(ms(alone.half_complete(case.bytes, clients)))
     }
 }
 
@@ -148,7 +146,7 @@ fn ms(time: Duration) -> f64 {
 mod tests {
     use super::super::{KB, Subject};
     use super::*;
-    use crate::model::{Hops, Mode};
+    use crate::model::Hops;
     use crate::network::Family;
     use crate::transfer::Timing;
 
@@ -160,7 +158,6 @@ mod tests {
         let subject = |name: &str, reference, goals| Subject {
             name: name.to_owned(),
             labels: vec![("subject", name.to_owned())],
-            mode: Mode::Early,
             reference,
             goals,
         };

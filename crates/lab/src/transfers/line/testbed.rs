@@ -9,8 +9,6 @@ use super::Args;
 use super::way::{Carriage, Way};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
-use crate::model::Mode;
-use crate::names::Named;
 use crate::netns::Namespace;
 use crate::network::Network;
 use crate::node::Node;
@@ -18,6 +16,9 @@ use crate::transfer::{Request, Server, Timing, fetch_at_once};
 
 /// Timeout of one transfer; the slowest takes less than a second when it is alone.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The port of the server.
+const PORT: u16 = 8001;
 
 /// Idle warm hops of a worker while no other flow needs one.
 const POOL: u32 = 2;
@@ -27,7 +28,7 @@ const POOL: u32 = 2;
 pub(super) struct Testbed {
     pub(super) nodes: Vec<Node>,
     chain: Option<Chain>,
-    _servers: Vec<Server>,
+    _server: Server,
     pub(super) network: Network,
 }
 
@@ -39,8 +40,7 @@ const ROUTER: usize = 1;
 impl Testbed {
     pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
-        let serve = |mode: &Mode| Server::start(network.server(), port(*mode), &args.congestion);
-        let servers = Mode::ALL.iter().map(serve).collect::<Result<_>>()?;
+        let server = Server::start(network.server(), PORT, &args.congestion)?;
         let (namespaces, members) = members(&network, layout);
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
@@ -60,7 +60,7 @@ impl Testbed {
         Ok(Self {
             nodes,
             chain,
-            _servers: servers,
+            _server: server,
             network,
         })
     }
@@ -83,7 +83,7 @@ impl Testbed {
         let request = Request {
             congestion: args.congestion.clone(),
             deadline: DEADLINE,
-            ..Request::new(server, port(way.mode), bytes)
+            ..Request::new(server, PORT, bytes)
         };
         fetch_at_once(self.network.client(), &request, args.clients)
     }
@@ -153,47 +153,11 @@ fn of_node(layout: Way) -> &'static str {
     }
 }
 
-/// The port whose connections a node accepts in `mode`.
-fn port(mode: Mode) -> u16 {
-    match mode {
-        Mode::Early => 8001,
-        Mode::Strict => 8002,
-        Mode::Late => 8003,
-    }
-}
-
 fn node_config(args: &Args) -> String {
-    let mut toml = String::new();
-    for side in ["downstream", "upstream"] {
-        toml.push_str(&format!(
-            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = 10\n",
-            args.congestion
-        ));
-    }
-    for &mode in Mode::ALL {
-        let (name, port) = (mode.name(), port(mode));
-        // The mode follows from the port, so that one network serves all modes.
-        toml.push_str(&format!(
-            "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
-        ));
-    }
-    toml
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transfers::line::tests::args;
-
-    #[test]
-    fn every_mode_has_a_rule() {
-        let toml = node_config(&args(&[]));
-        for part in [
-            "accept = \"strict\"\nports = [8002]",
-            "initial_window = 10",
-            "[defaults.upstream]",
-        ] {
-            assert!(toml.contains(part), "{part} in {toml}");
-        }
-    }
+    ["downstream", "upstream"]
+        .map(|side| {
+            let congestion = &args.congestion;
+            format!("[defaults.{side}]\ncongestion = {congestion:?}\ninitial_window = 10\n")
+        })
+        .concat()
 }
