@@ -3,16 +3,17 @@
 //! one beside the path.
 //!
 //! Repeats figures 4 and 5 of the Miniproxy paper: a path with 100 ms of round-trip time and 100
-//! Mbit/s, transfers of 10 to 500 KB (of 1000 bytes), and nodes on it or beside it. `--carriage`
-//! selects the configuration of nodes. `transparent` is the paper's: nodes without configuration of
-//! each other. In a chain the first node is on the path and sends flows to the next, over cold or
-//! warm hops; one node needs no chain and is the same in all. A
-//! node beside the path makes the path longer and the hops shorter: three links meet at a router,
-//! so that the direct path is unchanged, and a node beside the client sends its flows there.
+//! Mbit/s, transfers of 10 to 500 KB (of 1000 bytes), and nodes on it or beside it, in early mode.
+//! `--carriage` selects the configuration of nodes. `transparent` is the paper's: nodes without
+//! configuration of each other. In a chain the first node is on the path and sends flows to the next,
+//! over cold or warm hops; one node needs no chain and is the same in all. A node beside the path
+//! makes the path longer and the hops shorter: three links meet at a router, so that the direct path
+//! is unchanged, and a node beside the client sends its flows there.
 //!
-//! Every layout has its own network, all at the same time. A transfer leaves nothing for the next but warm hops and the nodes'
-//! estimates: the bandwidth of the last flows between them. So cold hops may beat the model, and
-//! only being slower counts as a failure. All pools are full before a transfer begins.
+//! Every layout has its own network, all at the same time. A transfer leaves nothing for the next but
+//! warm hops and the nodes' estimates: the bandwidth of the last flows between them. So cold hops may
+//! beat the model, and only being slower counts as a failure. All pools are full before a transfer
+//! begins.
 
 mod testbed;
 mod way;
