@@ -28,6 +28,7 @@ impl Echo {
     pub fn start(namespace: &Namespace, port: u16) -> Result<Self> {
         let listen = || socket::listen(port, |socket| socket.set_tcp_nodelay(true));
         let listener = namespace.run_in(listen).context("listen")?;
+        // The server of the loads: one thread, so that it starts no thread while a start is timed.
         let mut server = Server::new(listener.into(), Conversation::echoing)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

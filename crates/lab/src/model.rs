@@ -158,6 +158,7 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::Named;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn modes_agree_without_node() {
-        for mode in Mode::ALL {
+        for &mode in Mode::ALL {
             assert_eq!(path(0).connect(mode), 100 * MS);
             assert_eq!(path(0).first_byte(mode), 200 * MS);
         }

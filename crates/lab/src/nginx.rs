@@ -36,6 +36,7 @@ impl Nginx {
         fs::write(&file, configuration(http)).context("configure nginx")?;
         let mut command = host.command(program)?;
         // Both before it reads its configuration: it must write nowhere else.
+        // The compiled-in log file belongs to the host.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
         let mut process = Process::spawn("nginx", command)?;
@@ -91,6 +92,7 @@ pub(crate) fn serve_objects(
 ) -> Result<Nginx> {
     let files = Scratch::new()?;
     let root = files.path();
+    // Regular files, so that nginx serves them by sendfile as usual.
     for &size in sizes {
         fs::write(root.join(object_name(size)), object(size)).context("write an object")?;
     }

@@ -8,7 +8,6 @@
 //!
 //! The matrices are not part of the project: `--data` is the path to them.
 
-mod charts;
 pub(crate) mod data;
 mod quality;
 mod report;

@@ -83,6 +83,7 @@ fn accept_all(listener: &Socket, peers: &Mutex<Vec<SocketAddr>>) {
             peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
         // A failed client reports its own error.
+        // A thread for each: a slow client must not delay others.
         thread::spawn(move || serve(socket));
     }
 }
@@ -93,6 +94,7 @@ fn serve(socket: Socket) -> io::Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(TcpStream::from(socket));
     let mut request = String::new();
+    // Bounded, as scans and broken clients may send anything without a newline.
     reader.by_ref().take(64).read_line(&mut request)?;
     let bytes = parse(&request).ok_or(io::ErrorKind::InvalidData)?;
     let mut stream = reader.into_inner();
@@ -173,6 +175,7 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
         .context("set the congestion control")?;
     let mut received = 0;
     let take = |part: &[u8]| {
+        // Before the pause: what arrived is checked even if the deadline passes meanwhile.
         ensure!(
             content::matches(received, part),
             "wrong content behind byte {received}"

@@ -119,6 +119,7 @@ pub(super) fn await_listener(process: &mut Process, namespace: &Namespace) -> Re
 
 /// Whether a process listens on [`PORT`] in the namespace of the calling thread.
 fn is_listening() -> bool {
+    // The kernel lists listeners by family, and a relay may listen for one or both.
     let text = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());
     let port = format!(":{PORT:04X}");
     let mut listeners = text.iter().flat_map(|text| sockets(text));

@@ -47,6 +47,7 @@ impl Request {
 /// 8803, section 6.1) and a Connect TLV (section 6.2.5).
 pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
     let address = match server.ip() {
+        // The TLV has an IPv6 address; IPv4 is mapped (RFC 8803 section 6.2.5).
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };

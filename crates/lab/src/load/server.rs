@@ -35,6 +35,7 @@ sockopt_impl!(
 pub(super) fn run(serve: &Serve) -> Result<()> {
     socket::raise_descriptor_limit()?;
     let prepare = |socket: &Socket| {
+        // Several servers listen on one port; the kernel distributes by SO_INCOMING_CPU or by hash.
         socket.set_reuse_port(true)?;
         if let Some(cpu) = serve.cpu {
             setsockopt(socket, IncomingCpu, &cpu)?;
@@ -119,6 +120,7 @@ impl Server {
     fn begin(&mut self, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let number = usize::try_from(stream.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+        // Descriptors are small and reused, so a vector is the fastest table.
         if self.conversations.len() <= number {
             self.conversations.resize_with(number + 1, || None);
         }

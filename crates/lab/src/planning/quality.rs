@@ -9,7 +9,7 @@ use posthaste_plan::{Fronts, Link, Matrix, Model, Point};
 
 use super::ROUNDS;
 use super::data::Mesh;
-use crate::names::named;
+use crate::names::{Named, named};
 
 /// Weight of the longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +132,15 @@ impl Quality {
         Ok(())
     }
 
+    /// Mean number of nodes between the ends of a strategy's chains, where it differs from ours.
+    pub(super) fn nodes_of(&self, other: Other) -> Option<f64> {
+        match other {
+            Other::Minimax => Some(self.minimax_nodes),
+            Other::Tree => Some(self.tree_nodes),
+            Other::Direct | Other::Split => None,
+        }
+    }
+
     /// Turns sums into means.
     fn average(&mut self) {
         let pairs = self.excess.values().next().map_or(1, Vec::len) as f64;
@@ -161,6 +170,7 @@ impl Graph {
                 Limits::default(),
             )
         };
+        // Before the costs are set: the sweep reads them from the matrix.
         let free = sweep(&matrix);
         for node in 0..matrix.nodes() {
             matrix.set_cost(node, mesh.cost_us)?;
@@ -231,6 +241,7 @@ pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
                 (0.0..60_000.0).contains(rtt_ms),
                 "{rtt_ms} ms from {from} to {to}"
             );
+            // Rounded to the nearest microsecond: `as_micros` truncates.
             let rtt = std::time::Duration::from_secs_f64(rtt_ms / 1e3 + 0.5e-6);
             let link = Link::of_rtt(u32::try_from(rtt.as_micros())?);
             matrix.set(from, to, Some(link))?;
@@ -244,6 +255,7 @@ pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
 fn tree_chains(matrix: &Matrix) -> Result<Vec<Vec<Cost>>> {
     let nodes = matrix.nodes();
     let rtt = |from, to| matrix.link(from, to).map_or(u32::MAX, |link| link.rtt_us);
+    // A tree is undirected, while links may differ by direction.
     let both = |(from, to)| rtt(from, to).min(rtt(to, from));
     let mut chains = vec![vec![Cost::default(); nodes]; nodes];
     let mut inside = vec![0];

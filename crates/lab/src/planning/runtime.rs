@@ -48,6 +48,7 @@ pub(super) struct Times {
 pub(super) fn measure(args: &Args, meshes: &[Mesh], cities: &[Place]) -> Result<Vec<Times>> {
     let mut all = Vec::new();
     let mut largest: Vec<&Mesh> = meshes.iter().collect();
+    // Planning time grows with the nodes, so the largest graphs are the worst cases.
     largest.sort_by_key(|mesh| std::cmp::Reverse(mesh.rtts_ms.len()));
     for mesh in largest.into_iter().take(2) {
         let matrix = with_costs(to_matrix(&mesh.rtts_ms)?)?;
@@ -89,6 +90,7 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
                 .map(|(from, to, _)| fronts.points(from, to).count());
             times.chains = pairs.sum::<usize>() as f64 / matrix.links().count().max(1) as f64;
         }
+        // Freed now, not while the tables are timed.
         drop(fronts);
         let (chains_ms, _) = timed(|| planner.tables(&sizes_only))?;
         times.chains_ms.push(chains_ms);
@@ -111,6 +113,7 @@ fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
     for (egress, bytes, access_us) in questions(table.nodes(), seed) {
         let class = classes.of(bytes, access_us);
         let first = table.chains(egress, class).next();
+        // Otherwise the compiler would leave the look-up out.
         black_box(first.map(<[u16]>::len));
     }
 }

@@ -96,6 +96,7 @@ impl Testbed {
             Fault::ForbidClient(client) => self.forbid("delete", client),
             Fault::Loss(side) => self.change(side, 0.0),
             Fault::Down(side) => {
+                // First the interface: the kernel accepts no route over one that is down.
                 self.router().ip(&format!("link set {} up", device(side)))?;
                 self.restore(side)
             }
@@ -115,6 +116,7 @@ impl Testbed {
     }
 
     fn change(&self, side: Side, loss: f64) -> Result<()> {
+        // Links count from the client.
         let index = usize::from(side == Side::Wan);
         self.network
             .change(index, Link::delay(DELAYS[index]).loss(loss))

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Args;
 use super::way::{Carriage, Way};
-use super::{Args, KB};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::model::Mode;
+use crate::names::Named;
 use crate::netns::Namespace;
 use crate::network::Network;
 use crate::node::Node;
@@ -38,13 +39,13 @@ const ROUTER: usize = 1;
 impl Testbed {
     pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
-        let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
-        let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
+        let serve = |mode: &Mode| Server::start(network.server(), port(*mode), &args.congestion);
+        let servers = Mode::ALL.iter().map(serve).collect::<Result<_>>()?;
         let (namespaces, members) = members(&network, layout);
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
-            congestion: args.hop_congestion().to_owned(),
+            congestion: args.congestion.clone(),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
@@ -67,11 +68,6 @@ impl Testbed {
     /// Runs as many transfers at once as there are clients.
     pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
-            if args.primer > 0 {
-                // The primer must find warm hops too, as it shows the nodes their bandwidth.
-                chain.wait_until_full(&self.nodes)?;
-                self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
-            }
             chain.wait_until_full(&self.nodes)?;
             if way.carriage == Carriage::EmptyEnds {
                 // Takes all warm hops: a transfer of a byte takes slightly more than a round trip,
@@ -115,14 +111,15 @@ fn network(args: &Args, layout: Way) -> Result<Network> {
 
 /// The namespaces of the nodes and their addresses, in the order of a chain.
 fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
+    // The source address of hops is fixed, because peers identify each other by it.
     let on_path = |node| Member {
-        asked_at: network.node_address(node, layout.family),
+        listener: network.node_address(node, layout.family),
         source_addresses: network.calling_address(node, layout.family),
     };
     if layout.carriage == Carriage::OffPath {
         let address = network.aside_address(0, layout.family);
         let aside = Member {
-            asked_at: address,
+            listener: address,
             source_addresses: address,
         };
         let namespaces = vec![network.node(ACCESS), network.aside(0)];
@@ -168,12 +165,13 @@ fn node_config(args: &Args) -> String {
     let mut toml = String::new();
     for side in ["downstream", "upstream"] {
         toml.push_str(&format!(
-            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = {}\n",
-            args.congestion, args.initial_window
+            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = 10\n",
+            args.congestion
         ));
     }
-    for mode in Mode::ALL {
+    for &mode in Mode::ALL {
         let (name, port) = (mode.name(), port(mode));
+        // The mode follows from the port, so that one network serves all modes.
         toml.push_str(&format!(
             "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
         ));

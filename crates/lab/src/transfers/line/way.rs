@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Args;
 use crate::model::{Hops, Mode, Path};
-use crate::names::named;
+use crate::names::{Named, named};
 use crate::network::Family;
 
 named! {
@@ -72,6 +72,7 @@ impl Way {
         } else {
             carriage
         };
+        // Equal ways are measured once: the modes share the direct path.
         let mode = if nodes == 0 { Mode::Early } else { mode };
         Self {
             family,
@@ -136,6 +137,7 @@ impl Way {
 
     /// The path in terms of the model, for each of all transfers: they share the rate.
     pub(super) fn path(self, args: &Args) -> Path {
+        // The model has one transfer on a path: each gets its even share.
         let rate = args.bits_per_second() / u64::from(args.clients);
         let between = match self.carriage {
             Carriage::Transparent => Hops::Transparent,
@@ -172,6 +174,7 @@ impl Way {
             ("relays_opened", true),
             ("hops_cold", passes_on && !is_warm),
         ];
+        // There flows that empty the pool take warm hops, and those measured do not.
         if self.carriage != Carriage::EmptyEnds {
             counters.push(("hops_warm", passes_on && is_warm));
         }

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
-use super::web::{origin, reverse_proxy};
 use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
@@ -24,6 +23,7 @@ use crate::node::Node;
 use crate::process::wait_for;
 use crate::scratch::Scratch;
 use crate::transfer;
+use crate::web::{origin, reverse_proxy};
 
 /// Hosts beside a place.
 pub(super) const CLIENT: u8 = 1;
@@ -67,6 +67,8 @@ impl Testbed {
         }
         let binary = args.binary.find()?;
         let center = topology.center();
+        // Files of the lab: nodes read their secrets at the start, and store their plans beside
+        // them.
         let secrets = Scratch::new()?;
         let names: Vec<(u64, String)> = (0..places).map(|p| (number(p), name(p))).collect();
         let config = controller_config(args, places, hops);
@@ -132,6 +134,7 @@ impl Testbed {
         let whole = wait_for(PATIENCE, || {
             plan = self.query("/v1/plan")?;
             let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
+            // Both directions of a link count: either end measures it.
             let is_whole = is("links", places * (places - 1)) && is("followed_by", places);
             Ok(is_whole.then_some(()))
         })?;
@@ -260,6 +263,7 @@ fn name(place: usize) -> String {
 }
 
 fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
+    // The reverse proxy stands at the place itself, as close to the client as the node is.
     let access = Link::delay(args.access_delay()).rate(args.rate * 1_000_000);
     let mut beside = Vec::new();
     let mut add = |place, host, link: &Link| {
