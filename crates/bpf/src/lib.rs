@@ -30,7 +30,6 @@ mod objects {
 mod observe;
 mod packet;
 mod redirect;
-mod ring;
 mod rules;
 mod stats;
 mod sys;

@@ -16,13 +16,13 @@ use crate::attach::{Hold, Hook, Place};
 use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
+use crate::event;
 use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
-use crate::ring;
 use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
@@ -203,7 +203,7 @@ impl Maps {
     fn ring(&self, place: &OnceLock<Arc<Map>>) -> Result<Arc<Map>, Error> {
         if place.get().is_none() {
             // If another thread has created one meanwhile, that one stays.
-            let _ = place.set(ring::make()?);
+            let _ = place.set(event::make_ring()?);
         }
         Ok(Arc::clone(place.get().expect("there is one now")))
     }

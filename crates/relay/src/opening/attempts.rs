@@ -6,9 +6,7 @@ use std::time::Duration;
 use posthaste_wire::hop::Reply;
 
 use crate::chain::{NextHop, Path};
-use crate::outcome::Outcome;
 
-use super::handshakes::OnMeeting;
 use super::hops::{Origin, Report, Try, is_of_hop, outcome_of};
 use super::{Action, Actions, Blame, Opening};
 
@@ -61,23 +59,6 @@ impl Opening {
     pub(crate) fn is_hop_late(&self, now: Duration) -> bool {
         self.attempt
             .is_some_and(|attempt| !attempt.is_connected && attempt.accept_by <= now)
-    }
-
-    /// The next hop to try now; `is_up` is whether one has not failed. `None` if all have failed.
-    pub(crate) fn next_hop(
-        &mut self,
-        is_up: impl Fn(&NextHop) -> bool,
-        now: Duration,
-    ) -> Option<Try> {
-        let order = self.hops.take(is_up)?;
-        // Each attempt has the full time: the former one may have used up its own.
-        (self.connecting, self.is_restrained) = (now, false);
-        Some(order)
-    }
-
-    /// No next hop is left.
-    pub(crate) fn on_exhausted(&mut self) -> Actions {
-        self.on_failed(Outcome::HopFailed, None, Blame::Us)
     }
 
     /// A hop to the next node was opened as in `order`.
@@ -154,7 +135,7 @@ impl Opening {
             return self.on_hop_failed(reply);
         };
         let actions = Actions::from(Action::Report(Report::Connected(attempt.via)));
-        if self.handshakes.on_connected() == OnMeeting::Admit {
+        if self.handshakes.on_connected() == Some(Action::Admit) {
             return actions.push(self.admit(now));
         }
         actions

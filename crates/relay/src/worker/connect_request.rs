@@ -29,11 +29,12 @@ use crate::sys;
 
 use super::Worker;
 use super::admit::client_prefix;
-use super::entry::{LocalRule, State};
+use super::entry::State;
 use super::opening::OPEN;
 use super::pending_request::{Keys, PendingRequest, RequestKind};
 use super::places::PLACES;
 use super::preface::{OPTIONS, Preface, ReadError, Requester, read_message};
+use super::rules::LocalRule;
 
 /// Hops of peers that wait for a flow, at one worker.
 const HOPS_MAX: usize = 8192;
