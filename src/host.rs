@@ -92,6 +92,7 @@ pub(crate) fn leave(
     wanted: &Transparent,
     successions: u16,
 ) -> anyhow::Result<Report> {
+    // No node may start between the look at the claim and the removal, or its rule would go too.
     let _change = claim.change()?;
     if claim.is_superseded() || !claim.is_alone()? {
         let mut report = Report::default();

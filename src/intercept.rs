@@ -27,6 +27,7 @@ impl WorkerHost {
     /// For the network namespace of this thread.
     pub(crate) fn open(log: Log) -> Self {
         Self {
+            // A netlink socket belongs to the network namespace of the thread that opens it.
             destroyer: Destroyer::open(),
             conntrack: Conntrack::default(),
             log,

@@ -209,6 +209,7 @@ fn load(args: &PlanArgs) -> anyhow::Result<Network> {
 
 fn text_of(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
+    // One byte more shows that the file is larger.
     let mut file = File::open(path)?.take(FILE_BYTES_MAX + 1);
     let read = file.read_to_string(&mut text)?;
     if read as u64 > FILE_BYTES_MAX {

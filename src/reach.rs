@@ -77,6 +77,8 @@ fn closed(path: &Path) -> Option<PathBuf> {
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
     above.reverse();
     let is_closed = |directory: &&Path| {
+        // `.` requires permission to enter the directory; its own metadata requires that of its
+        // parent only.
         let inside = fs::symlink_metadata(directory.join("."));
         inside.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
     };

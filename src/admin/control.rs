@@ -126,6 +126,7 @@ impl Control {
         let mut requests = self.requests();
         let until = Instant::now() + deadline;
         requests.deadline = Some(requests.deadline.map_or(until, |set| set.min(until)));
+        // A replaced node stays one: its successor reports states to the service manager.
         if requests.state != State::Replaced {
             requests.state = state;
         }
@@ -159,6 +160,7 @@ impl Control {
                     "reload failed: the previous configuration is in force",
                     &[("error", &format!("{error:#}"))],
                 );
+                // After RELOADING=1 systemd waits for READY=1, whatever the result (sd_notify(3)).
                 notify::ready("relaying; the last reload failed");
             }
         }
@@ -323,6 +325,7 @@ impl Totals {
         let mut denied: Vec<_> = reasons.map(|denial| (denial.label(), 0)).collect();
         for worker in workers {
             for (index, (name, help, grows, value)) in worker.counters.each().enumerate() {
+                // Every worker lists the same counters in the same order.
                 match counters.get_mut(index) {
                     Some(total) => total.value += value,
                     None => counters.push(Total {

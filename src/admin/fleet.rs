@@ -19,6 +19,7 @@ fn query_all<T>(
     question: impl Fn(Sender<T>) -> Command,
 ) -> Vec<Result<T, RecvTimeoutError>> {
     let requested = pose(workers, question);
+    // One deadline for all, since they answer at the same time.
     let deadline = Instant::now() + ANSWER_TIME_MAX;
     let wait = |answers: Receiver<T>| {
         answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))

@@ -64,6 +64,7 @@ fn workers(page: &mut Page, snapshot: &Snapshot) {
     let mut last = "";
     for counter in &snapshot.totals.counters {
         if let Some((family, labels)) = family_of(counter.name) {
+            // The format allows the head of a family once, before all of its samples.
             if family != last {
                 page.family(family, family_help(family, counter.help));
                 last = family;

@@ -71,6 +71,7 @@ pub(super) fn exchange(
         .context("send the request")?;
     let mut answer = Vec::new();
     stream
+        // After `Connection: close` the server ends the stream behind the body.
         .read_to_end(&mut answer)
         .context("wait for the answer")?;
     parse(&answer)
@@ -92,6 +93,7 @@ fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
         name.eq_ignore_ascii_case("content-length")
             .then(|| value.trim().parse::<usize>().ok())?
     });
+    // A node that is killed in between must not look like one with a short answer.
     if length.is_some_and(|length| length != body.len()) {
         bail!("the answer was cut off");
     }

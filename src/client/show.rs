@@ -194,8 +194,7 @@ fn rules(rules: &[Rule]) -> String {
         0 => "-".to_owned(),
         count => short(times.sum / count as f64),
     };
-    let mut rows = vec![HEAD.map(Into::into)];
-    rows.extend(rules.iter().map(|rule| {
+    let rows = rules.iter().map(|rule| {
         let saved = &rule.saved;
         [
             rule.name.clone(),
@@ -206,8 +205,8 @@ fn rules(rules: &[Rule]) -> String {
             short(saved.end_seconds),
             saved.slower.to_string(),
         ]
-    }));
-    format!("\n{}", table(&rows, 1))
+    });
+    format!("\n{}", table(HEAD, rows, 1))
 }
 
 /// The head of a table of relays.
@@ -217,8 +216,7 @@ const HEAD: [&str; 8] = [
 
 /// The `relays list` verb: totals; in `top`, the last two columns are rates.
 pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String)>) -> String {
-    let mut rows: Vec<[String; 8]> = vec![HEAD.map(Into::into)];
-    rows.extend(relays.map(|(relay, up, down)| {
+    let rows = relays.map(|(relay, up, down)| {
         [
             relay.id.clone(),
             relay.client.clone(),
@@ -229,12 +227,18 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
             up,
             down,
         ]
-    }));
-    table(&rows, 5)
+    });
+    table(HEAD, rows, 5)
 }
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+pub(crate) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    left: usize,
+) -> String {
+    let head = std::iter::once(head.map(Into::into));
+    let rows: Vec<[String; N]> = head.chain(rows).collect();
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())
@@ -243,7 +247,7 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String
     };
     let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let _ = if column < left {

@@ -94,6 +94,7 @@ impl Feed {
 
     fn push(&self, samples: Vec<Sample>) {
         let count = samples.len();
+        // Added before sending, so that all workers together stay within the bound.
         let waiting = self.shared.waiting.fetch_add(count, Ordering::Relaxed);
         if waiting + count > WAITING_MAX || self.queue.send(samples).is_err() {
             self.shared.waiting.fetch_sub(count, Ordering::Relaxed);

@@ -134,6 +134,7 @@ impl Host {
                 .into_iter()
                 .map(Interface::read)
                 .collect(),
+            // A node raises its soft limit to the hard one.
             files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
             rules: host::rules().unwrap_or_default(),
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),

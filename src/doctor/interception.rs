@@ -86,6 +86,7 @@ fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
         let what = "this host does not forward IPv4: there is nothing to relay";
         return fail(check, what, "sysctl -w net.ipv4.ip_forward=1");
     }
+    // The setting counts for the packets that arrive at an interface.
     let idle = wanted(host, config).filter(|interface| interface.link.up && !interface.forwards_v4);
     let findings = idle.map(|interface| {
         let name = &interface.link.name;
@@ -134,6 +135,8 @@ fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
         if !(interface.src_valid_mark || all("src_valid_mark") != 0) {
             continue;
         }
+        // Linux applies the greater of the two filters, and either of the two for the other
+        // settings.
         let filter = u64::from(interface.rp_filter).max(all("rp_filter"));
         if filter != 0 {
             let what = format!(
@@ -167,6 +170,7 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in host.rules.iter().filter(|rule| !rule.is_ours()) {
         let bits = rule.mask & (ours.mark | ours.socket_mark);
+        // Its rule would route redirected packets, or those of relays, elsewhere.
         if bits != 0 {
             let what = format!(
                 "an {} rule of another program (priority {}) uses the fwmark bits {bits:#x}",
@@ -236,6 +240,7 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
         let what = "connections are tracked: relays use ports of their own to servers";
         return ok(check, what);
     }
+    // Then only RST segments outside of the window are INVALID (nf_conntrack-sysctl).
     if host.number("net/netfilter/nf_conntrack_tcp_be_liberal") == Some(1) {
         return ok(check, "connections are tracked, liberally");
     }

@@ -56,6 +56,7 @@ fn lacking_address(key: &str, address: SocketAddr) -> Conflict {
 /// The configured interfaces that cannot relay, or not as intended.
 pub(crate) fn gaps(wanted: &Transparent, links: &[Link]) -> Vec<Conflict> {
     let names = &wanted.interfaces;
+    // Without names the node intercepts on all interfaces that can be intercepted.
     if !wanted.enabled || names.is_empty() {
         return Vec::new();
     }

@@ -5,14 +5,14 @@
 //! `setup --tune` changes them and stores the former values, `teardown` restores those. `persist`
 //! makes changes survive a reboot.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use nix::sys::socket::sockopt::GetStruct;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use posthaste_daemon::file;
+use posthaste_relay::sys::netns_cookie;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
@@ -162,6 +162,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
             former: now,
             applied: better.clone(),
         });
+        // Before the change: a crash in between must not lose the former value.
         memory.keep(&changes)?;
         write(recommendation.path, &better)?;
     }
@@ -175,6 +176,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
 pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     let memory = Memory::of_namespace()?;
     let changes = memory.recall()?;
+    // After a reboot the record below /run is gone, and that of the file is left.
     let persisted = persist::recall_here()?.unwrap_or_default();
     for Change {
         path,
@@ -221,7 +223,8 @@ struct Memory(PathBuf);
 
 impl Memory {
     fn of_namespace() -> anyhow::Result<Self> {
-        let cookie = namespace_cookie().context("read the cookie of the network namespace")?;
+        // Unique until the next reboot, unlike inode numbers.
+        let cookie = netns_cookie().context("read the cookie of the network namespace")?;
         Ok(Self(Path::new(DIRECTORY).join(format!("{cookie}.json"))))
     }
 
@@ -240,14 +243,8 @@ impl Memory {
             .mode(0o755)
             .create(DIRECTORY);
         made.with_context(|| format!("create {DIRECTORY}"))?;
-        let next = self.0.with_extension("next");
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
         let text = serde_json::to_string(changes)?;
-        options
-            .open(&next)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&next, &self.0))
+        file::replace(&self.0, 0o600, text.as_bytes())
             .with_context(|| format!("write {}", self.0.display()))
     }
 
@@ -259,27 +256,6 @@ impl Memory {
             _ => Ok(()),
         }
     }
-}
-
-/// `SO_NETNS_COOKIE`
-const SO_NETNS_COOKIE: libc::c_int = 71;
-
-#[derive(Clone, Copy, Debug)]
-struct NetnsCookie;
-
-nix::getsockopt_impl!(
-    NetnsCookie,
-    libc::SOL_SOCKET,
-    SO_NETNS_COOKIE,
-    u64,
-    GetStruct<u64>
-);
-
-/// The cookie of this network namespace, unique until the next reboot. Inode numbers are reused.
-fn namespace_cookie() -> nix::Result<u64> {
-    let (family, kind) = (AddressFamily::Inet, SockType::Datagram);
-    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
-    getsockopt(&socket, NetnsCookie)
 }
 
 #[cfg(test)]
@@ -313,11 +289,11 @@ mod tests {
 
     #[test]
     fn namespace_has_a_number() {
-        let here = namespace_cookie().unwrap();
-        assert_eq!(namespace_cookie().unwrap(), here);
+        let here = netns_cookie().unwrap();
+        assert_eq!(netns_cookie().unwrap(), here);
         let other = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
-            namespace_cookie().unwrap()
+            netns_cookie().unwrap()
         });
         assert_ne!(other.join().unwrap(), here);
     }

@@ -50,6 +50,7 @@ pub(super) fn draw(pair: &Pair) -> String {
         .chains
         .iter()
         .map(|chain| chain.length_ms)
+        // Not 0, which would make the scale infinite.
         .fold(1.0, f64::max);
     for (row, chain) in pair.chains.iter().enumerate() {
         let y = TOP + ROW * row as f64;

@@ -47,6 +47,7 @@ pub(super) fn toward(via: &Via) -> Policy {
     let route = Route {
         matches: Match::default(),
         chains: vec![0],
+        // What is meant to go through the node must not go past it unnoticed.
         direct: false,
         transfer_bytes: None,
     };

@@ -107,9 +107,8 @@ pub(super) fn text(outcome: &Outcome) -> String {
             ms(service.first_byte_ms),
         ]
     });
-    let rows: Vec<_> = std::iter::once(head.map(Into::into)).chain(rows).collect();
     text.push('\n');
-    text + &table(&rows, 1)
+    text + &table(head, rows, 1)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use anyhow::{Context, bail, ensure};
 use nix::unistd::{dup2_stderr, dup2_stdout};
@@ -13,6 +13,7 @@ use super::wire::{self, Channel, Descriptor, Kind, Message, Offer, Routing};
 use super::{Predecessors, STEP_TIME_MAX};
 use crate::host::{self, REPLACED_MAX};
 use posthaste_config::Config;
+use posthaste_daemon::thread::lock;
 
 /// A take-over in progress.
 #[derive(Debug)]
@@ -135,13 +136,13 @@ pub(crate) struct Barrier(Arc<(Mutex<bool>, Condvar)>);
 impl Barrier {
     /// Releases them.
     pub(crate) fn open(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.0.0) = true;
         self.0.1.notify_all();
     }
 
     /// Waits until it is open.
     pub(crate) fn pass(&self) {
-        let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = lock(&self.0.0);
         let passed = self.0.1.wait_while(open, |open| !*open);
         drop(passed);
     }

@@ -27,6 +27,7 @@ impl Counter {
 
     /// The value as last written.
     pub fn read(&self) -> u64 {
+        // Relaxed: readers need this one number, and nothing that was written before it.
         self.0.load(Ordering::Relaxed)
     }
 

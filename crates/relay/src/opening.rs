@@ -438,6 +438,7 @@ impl Opening {
     }
 
     fn join(&mut self) -> Actions {
+        // After a hop was left for a direct connection, no node waits for it.
         let owes = std::mem::take(&mut self.owes_validation) && self.attempt.is_some();
         // First: the last node of the chain lets no byte pass before this message.
         Actions::from(owes.then_some(Action::SendValidated)).push(Action::Join)
@@ -458,6 +459,8 @@ impl Opening {
         if was_put_off {
             self.hops.select(hops);
         } else {
+            // The announcement's guard was made from the TTL: only the request has that of the
+            // first node.
             self.hops.guard = hops.guard;
         }
         let actions = if validated {

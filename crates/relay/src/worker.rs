@@ -368,6 +368,7 @@ impl<I: Intercept> Worker<I> {
         let Some(until) = self.drain_until else {
             return false;
         };
+        // Whatever the rules, flows open late when the half-open budget is used up.
         let late = self.counters.flows(AcceptMode::LATE).read() > 0 || self.rules.any_late();
         let grace = match (self.replaced, late) {
             (true, _) => HANDSHAKE_TIME_MAX,
@@ -463,6 +464,7 @@ impl<I: Intercept> Worker<I> {
         let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
         let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         let ready = Ready {
+            // A failed socket counts as ready for both, since only a call on it returns the error.
             readable: failed || flags.intersects(input),
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
             failed,

@@ -81,6 +81,8 @@ impl Opening {
         } else {
             self.connect_by.min(now + ACCEPT_MAX)
         };
+        // The request states it as it is now. A client that is validated later needs a message of
+        // its own.
         self.owes_validation = !self.is_validated();
         let is_warm = sent == Sent::Warm;
         self.attempt = Some(Attempt {

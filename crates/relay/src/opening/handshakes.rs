@@ -87,6 +87,7 @@ impl Handshakes {
         match (self.client, &self.server) {
             // Its half-open entry was released at the validation: it was captured before that.
             (Client::Validated, _) => Some(Action::LetIn(frame)),
+            // The kernel has no use for it: its socket is connected or closed.
             (_, Server::Connected | Server::Failed(_)) => None,
             _ => {
                 self.server = Server::Answered(frame);

@@ -234,6 +234,7 @@ pub(crate) fn reply_of(outcome: Outcome) -> Reply {
     match outcome {
         Outcome::UpstreamRefused | Outcome::UpstreamReset => Reply::Refused,
         Outcome::ConnectTimeout => Reply::TimedOut,
+        // Nothing is known against the server: the requester may have another node for the flow.
         Outcome::Internal | Outcome::Drained => Reply::Overloaded,
         _ => Reply::Failed,
     }
@@ -253,6 +254,8 @@ pub(crate) fn is_of_all_flows(reply: Reply) -> bool {
 }
 
 fn finds_no_next_hop(reply: Reply) -> bool {
+    // An error from the network names the router that has sent it; a node without a route has no
+    // such sender.
     matches!(reply, Reply::Unreachable(icmp) if icmp.offender.is_none())
 }
 

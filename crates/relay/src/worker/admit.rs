@@ -66,6 +66,8 @@ impl<I: Intercept> Worker<I> {
             .for_event(event.generation, event.rule, &event.flow);
         // A draining worker begins no flows.
         let full = self.full() || self.begins_nothing();
+        // From here on the program forwards SYNs without an event, so a flood costs this worker
+        // nothing.
         if full {
             self.set_draining(true);
         }
@@ -144,6 +146,7 @@ impl<I: Intercept> Worker<I> {
         self.counters.half_open.sub(1);
         if let Some(count) = self.half_open.get_mut(&prefix) {
             *count -= 1;
+            // Otherwise a flood could fill the table with prefixes that have no flow.
             if *count == 0 {
                 self.half_open.remove(&prefix);
             }
@@ -262,6 +265,8 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn on_accept_error(&mut self, error: &io::Error) {
+        // Any other error is the end of the queue, or concerns one connection: epoll reports what
+        // is left in the queue again.
         let out_of_files = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
         if error
             .raw_os_error()
@@ -327,6 +332,7 @@ impl<I: Intercept> Worker<I> {
         if self.known.len() == KNOWN_MAX {
             self.known.clear();
         }
+        // Only the first time: the report is a system call.
         if self.known.insert(client_prefix(flow)) {
             self.intercept.validate_prefix(flow);
         }
@@ -337,6 +343,8 @@ impl<I: Intercept> Worker<I> {
         let Some(rule) = self.rules.for_flow(&flow) else {
             return;
         };
+        // Not `full`: the reserve is for such flows, which were redirected before the worker
+        // stopped accepting.
         if self.entries.len() >= self.rules.relays_max() {
             return self.set_draining(true);
         }
@@ -345,6 +353,7 @@ impl<I: Intercept> Worker<I> {
         if rule.rule.accept.connects_at_syn() {
             self.missing_syn_event.insert(flow);
         }
+        // No program has captured the SYN of a flow in late mode, but the kernel has kept its TTL.
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
         let key = self.insert_validated(flow, rule, socket, hop_limit.map(one_less));
         if self.full() {

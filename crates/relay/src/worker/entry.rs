@@ -190,9 +190,7 @@ impl Entry {
     /// Whether it crosses this host between its client and its server, without a request to this
     /// node.
     pub(super) fn is_in_transit(&self) -> bool {
-        let preface = self.preface.as_ref();
-        let elsewhere = preface.is_some_and(|preface| preface.requested || preface.by.is_some());
-        !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
+        !(self.fixed || self.is_requested() || self.is_hopping())
     }
 
     /// Whether a SYN option announced it, and its request has not arrived.

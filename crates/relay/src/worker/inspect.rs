@@ -152,6 +152,7 @@ impl<I: Intercept> Worker<I> {
 
     fn key(&self, id: u64) -> Option<u64> {
         let key = id & ((1 << crate::slab::KEY_BITS) - 1);
+        // An identifier also has the number of its worker, which may be another one.
         (self.id(key).0 == id && self.entries.get(key).is_some()).then_some(key)
     }
 

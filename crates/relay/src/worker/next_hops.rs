@@ -94,6 +94,7 @@ impl<I: Intercept> Worker<I> {
                 self.counters.hops_warm.add(1);
                 return Some(Opened {
                     socket: hop.socket,
+                    // It may have gathered part of a pong, whose rest precedes the reply.
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
                     sent: Sent::Warm,
@@ -116,6 +117,7 @@ impl<I: Intercept> Worker<I> {
         let mut request = request_of(connect, peer, self.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
         let socket = hop_socket(peer, self.socket_mark)?;
+        // Best effort: without the option the flow is requested by the first bytes.
         let has_option = option.filter(|_| syn_option).is_some_and(|option| {
             let ipv6 = peer.address.is_ipv6();
             let set = hop_limit.map_or(Ok(()), |hops| sys::set_hop_limit(&socket, ipv6, hops));
@@ -180,6 +182,7 @@ impl<I: Intercept> Worker<I> {
         entry.timers.connect = pending.opening.since_connect(now).into();
         let request = std::mem::take(&mut pending.request);
         let socket = entry.sockets[Side::Upstream].as_ref().ok_or_else(gone)?;
+        // Writable may also mean failed.
         connect_error(socket).map_or(Ok(()), Err)?;
         send(socket, &request)
     }

@@ -140,6 +140,7 @@ impl Entry {
 
     /// Sends what each end must receive before the bytes of the other.
     fn send_prefaces(&mut self) -> io::Result<()> {
+        // Over a chain the last node sends it: the server must read it first, and once.
         if !self.is_hopping() {
             send_proxy_header(self)?;
         }
@@ -182,6 +183,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Carries out actions in their order, until the flow has ended.
     pub(super) fn carry_out_all(&mut self, key: u64, actions: Actions, ready: Ready) {
+        // An action may end the flow, or drive it on: so it is looked up anew for each.
         for action in actions {
             let Some(entry) = self.entries.get_mut(key) else {
                 return;
@@ -321,10 +323,12 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let flow = entry.flow;
+        // A failure of this host shows nothing about the server.
         if entry.accept.becomes_strict() && blame == Blame::Them {
             let period = self.rules.policy.strict_after_failure;
             self.intercept.record_failure(&flow, period);
         }
+        // A refusal is an answer: packets pass in both directions.
         if entry.is_observed() && outcome != Outcome::UpstreamRefused {
             self.intercept.record_no_answer(&flow);
         }
@@ -503,6 +507,7 @@ impl<I: Intercept> Worker<I> {
     /// socket. The downstream socket reports its own when it is first watched, but is tried at
     /// once, since most clients have sent bytes by now.
     pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        // Before the first byte: the whole initial window may leave in the first turn.
         self.begin_pace(key);
         let Some(entry) = self.entries.live_mut(key) else {
             return;

@@ -180,6 +180,7 @@ impl Preface {
         if let Ok(reply) = &reply {
             self.on_reply(*reply);
         }
+        // A reset leaves open whether the node has delivered bytes of the flow before it.
         self.undelivered = matches!(reply, Ok(_) | Err(ReadError::Gone));
         self.failed = match reply {
             Ok(Reply::Connected) => None,
@@ -192,6 +193,7 @@ impl Preface {
         if self.failed.is_some() {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
+        // From here on the server gets the bytes, and another route would repeat them.
         (self.expecting, self.fallback) = (None, None);
         self.answer(downstream, None)
     }
@@ -215,6 +217,14 @@ impl Preface {
     /// Whether another node has requested or announced the flow, and so may have another next hop for it.
     pub(super) fn is_for_peer(&self) -> bool {
         self.by.is_some() || self.requested_in_syn.is_some()
+    }
+
+    /// The peer to which a side is a hop.
+    pub(super) fn peer(&self, side: Side) -> Option<NodeId> {
+        match side {
+            Side::Downstream => self.by,
+            Side::Upstream => self.via.map(|via| via.peer),
+        }
     }
 
     /// How it arrived at this node.

@@ -151,6 +151,7 @@ impl<I: Intercept> Worker<I> {
             let icmp = error.map(reply_of_icmp);
             let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
+            // `part` adds it again, as a request.
             let _ = self.epoll.delete(&socket);
             self.end(key, outcome);
             return self.part(socket, from, &requester.answer(reply, None));
@@ -199,6 +200,7 @@ impl<I: Intercept> Worker<I> {
         self.learn(&entry);
         let closed = self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
+        // Nearly always empty: the check saves a hash of the flow at each end.
         if !self.missing_syn_event.is_empty() {
             self.missing_syn_event.remove(&entry.flow);
         }

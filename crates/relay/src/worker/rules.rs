@@ -75,6 +75,7 @@ impl Rules {
             .find(|(number, _)| *number == generation);
         match named {
             Some((_, rules)) => rules.get(rule).cloned(),
+            // Older than both policies: its number names another rule by now.
             None => self.for_flow(flow),
         }
     }

@@ -116,6 +116,7 @@ impl Io for SocketIo<'_> {
     }
 
     fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
+        // Then the FIN leaves in the same segment as the last bytes.
         let more = if more { libc::MSG_MORE } else { 0 };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
         self.write_to(side, |socket_io| {
@@ -149,7 +150,7 @@ impl Io for SocketIo<'_> {
             && fallback_of(&mut self.preface)
                 .is_some_and(|fallback| fallback.kept.bytes().is_some())
         {
-            // Spliced bytes cannot be kept: the relay reads them instead.
+            // Spliced bytes do not pass through user space and cannot be kept: the relay reads them.
             return Ok(0);
         }
         let bytes = sys::splice(self.fd(side), &pipe.write, PIPE_BYTES)?;

@@ -92,6 +92,7 @@ impl Entry {
         };
         let mut result = self.bind_to(socket, source);
         for less in [Source::ClientAddress, own] {
+            // Ordered by how much of the client's address they keep.
             if less > source && result.as_ref().is_err_and(cannot_bind) {
                 result = self.bind_to(socket, less);
             }
@@ -248,6 +249,7 @@ impl<I: Intercept> Worker<I> {
         };
         let connect = pending.opening.since_connect(now).into();
         entry.timers.connect = connect;
+        // A SYN-ACK that was held has set it, earlier than the kernel could complete the handshake.
         if entry.timers.answer.get().is_none() {
             entry.timers.answer = connect;
         }
@@ -259,6 +261,7 @@ impl<I: Intercept> Worker<I> {
                 // A queued ICMP error would end an open connection that survives it.
                 let _ = sys::keep_icmp_errors(socket, !flow.is_ipv4(), false);
             }
+            // The server answers again, so the next flow to it need not be strict.
             self.intercept.clear_failure(&flow);
         }
         self.drive_when(key, ready, Opening::on_connected);
