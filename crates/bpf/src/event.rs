@@ -58,7 +58,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn open(ring: Arc<Map>) -> Result<Self, Error> {
-        // SAFETY: asks for a number.
+        // SAFETY: no pointer is passed; the call only returns a number.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = usize::try_from(page_bytes).expect("a page has a size");
         let failed = || Error::map("read", "ring");

@@ -13,7 +13,7 @@ use crate::sys::{self, IcmpError};
 use super::Worker;
 use super::entry::{Entry, State};
 use super::opening::OPEN;
-use super::preface::reply_of_icmp;
+use super::preface::{Preface, reply_of_icmp};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
 
@@ -40,7 +40,18 @@ impl<I: Intercept> Worker<I> {
             buffers: &mut self.buffers,
             short: None,
         };
-        let verdict = relay.advance(&mut socket_io, self.now);
+        let mut progress = relay.advance(&mut socket_io, self.now);
+        if entry.preface.as_deref_mut().is_some_and(Preface::resume) {
+            // No event reports the bytes that waited in the client's socket.
+            let waiting = Ready {
+                readable: true,
+                ..Ready::default()
+            };
+            relay.note(Side::Downstream, waiting);
+            if progress == Progress::Blocked {
+                progress = Progress::Again;
+            }
+        }
         self.counters
             .bytes_up
             .add(relay.moved_from(Side::Downstream) - up);
@@ -60,13 +71,13 @@ impl<I: Intercept> Worker<I> {
             .entries
             .get(key)
             .is_some_and(|entry| entry.preface.is_some());
-        if is_hop && !matches!(verdict, Progress::Done(_)) {
+        if is_hop && !matches!(progress, Progress::Done(_)) {
             self.share_pace(key);
         }
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        match verdict {
+        match progress {
             Progress::Blocked => {}
             Progress::Again | Progress::Linger if entry.queued => {}
             Progress::Again => {
