@@ -236,8 +236,8 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
 
 /// The flows of the packet path in the `relays list` verb.
 pub(super) fn packet_flows(flows: &[Flow]) -> String {
-    let mut rows = vec![["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"].map(Into::into)];
-    rows.extend(flows.iter().map(|flow| {
+    let head = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
+    let rows = flows.iter().map(|flow| {
         [
             flow.client.clone(),
             flow.server.clone(),
@@ -247,8 +247,8 @@ pub(super) fn packet_flows(flows: &[Flow]) -> String {
             bytes(flow.bytes_up),
             bytes(flow.bytes_down),
         ]
-    }));
-    table(&rows, 3)
+    });
+    table(head, rows, 3)
 }
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
