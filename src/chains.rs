@@ -14,9 +14,11 @@ use posthaste_wire::syn_option;
 use crate::api::chains as api;
 use posthaste_config::{Config, Matches};
 
+mod data_path;
 mod explain;
 mod planned;
 
+pub(crate) use data_path::{Packets, data_path};
 pub(crate) use explain::{Question, explain};
 pub(crate) use planned::Followed;
 

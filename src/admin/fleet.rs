@@ -66,6 +66,7 @@ pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
     Relays {
         incomplete: cut || silent_workers > 0,
         silent_workers,
+        packet_flows: Vec::new(),
         relays,
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::api::control_client::{Clock, Follow};
+use crate::api::packets::Flow;
 use crate::api::saved::{Histogram, Rule};
 use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
@@ -229,6 +230,23 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
         ]
     });
     table(HEAD, rows, 5)
+}
+
+/// The flows of the packet path in the `relays list` verb.
+pub(super) fn packet_flows(flows: &[Flow]) -> String {
+    const HEAD: [&str; 7] = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
+    let rows = flows.iter().map(|flow| {
+        [
+            flow.client.clone(),
+            flow.server.clone(),
+            flow.phase.clone(),
+            span(flow.age_ms),
+            span(flow.idle_ms),
+            bytes(flow.bytes_up),
+            bytes(flow.bytes_down),
+        ]
+    });
+    table(HEAD, rows, 3)
 }
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.

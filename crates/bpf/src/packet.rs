@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use posthaste_relay::flow::Flow;
+
 use crate::error::Error;
 use crate::layout::whole;
 use crate::object::{Map, Program};
@@ -22,8 +24,10 @@ use crate::redirect::{self, Settings};
 use crate::sys;
 
 pub(crate) mod pins;
+pub(crate) mod report;
 
 use pins::Pins;
+use report::{Admissions, PacketFlow, PacketKnowledge};
 
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
@@ -234,6 +238,22 @@ impl PacketPath {
         for pin in (0..TCX.len()).filter_map(|direction| self.pin_of(ifindex, direction)) {
             let _ = fs::remove_file(pin);
         }
+    }
+
+    /// At most `most` flows, in no order.
+    pub(crate) fn flows(&self, most: usize) -> Result<Vec<PacketFlow>, Error> {
+        report::flows(&self.maps[map::PACKET_FLOWS], most)
+    }
+
+    /// What decides whether a flow is taken at `now` (CLOCK_MONOTONIC).
+    pub(crate) fn knowledge(
+        &self,
+        flow: &Flow,
+        admissions: Admissions,
+        now: Duration,
+    ) -> Result<PacketKnowledge, Error> {
+        let maps = [map::PACKET_PROFILES, map::PACKET_CLIENTS];
+        report::knowledge(maps.map(|map| &*self.maps[map]), flow, admissions, now)
     }
 
     /// The loaded programs, for the tests.

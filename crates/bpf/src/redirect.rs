@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use posthaste_relay::flow::mapped;
+use posthaste_relay::flow::{Flow, mapped};
 use posthaste_relay::intercept::PathSettings;
 use posthaste_relay::policy::{Prefix, Rule};
 
@@ -23,6 +23,7 @@ use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
+use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
 use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
@@ -560,6 +561,37 @@ impl Redirect {
         }
         self.take_packets();
         Ok(())
+    }
+
+    /// At most `most` flows of the packet path, in no order.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn packet_flows(&self, most: usize) -> Result<Vec<PacketFlow>, Error> {
+        match &self.packet_path {
+            Some(packet_path) => packet_path.flows(most),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What decides whether the packet path takes a flow at `now` (CLOCK_MONOTONIC); `None` while
+    /// it is not loaded. The client's port does not count.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn packet_knowledge(
+        &self,
+        flow: &Flow,
+        now: Duration,
+    ) -> Result<Option<PacketKnowledge>, Error> {
+        let admissions = Admissions {
+            epoch: self.epoch,
+            ttl: self.observing.ttl,
+        };
+        let packet_path = self.packet_path.as_ref();
+        packet_path
+            .map(|packet_path| packet_path.knowledge(flow, admissions, now))
+            .transpose()
     }
 
     /// Why the packet path is not available although a rule wants it, once after each failure.
