@@ -236,7 +236,7 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
 
 /// The flows of the packet path in the `relays list` verb.
 pub(super) fn packet_flows(flows: &[Flow]) -> String {
-    let head = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
+    const HEAD: [&str; 7] = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
     let rows = flows.iter().map(|flow| {
         [
             flow.client.clone(),
@@ -248,7 +248,7 @@ pub(super) fn packet_flows(flows: &[Flow]) -> String {
             bytes(flow.bytes_down),
         ]
     });
-    table(head, rows, 3)
+    table(HEAD, rows, 3)
 }
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
