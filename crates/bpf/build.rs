@@ -28,7 +28,6 @@ const OBJECTS: [(&str, &[&str]); 6] = [
     (
         "packet_path",
         &[
-            "packet_control",
             "packet_key",
             "packet_flow",
             "packet_profile",

@@ -157,11 +157,11 @@ mod tests {
     #[test]
     fn observing_rules_need_the_client() {
         let observe = "observe = true\ndata_path = \"packet\"";
-        let other = PacketKnowledge {
+        let unobserved = PacketKnowledge {
             is_admitted: false,
             ..known()
         };
-        assert_chosen(observe, Some(other), "forward", Reason::Client);
+        assert_chosen(observe, Some(unobserved), "forward", Reason::Client);
         assert_chosen(observe, Some(known()), "packet", Reason::Known);
         let blocked = Packets {
             flow: Some(known()),

@@ -28,7 +28,6 @@ pub(crate) trait Structure {}
 impl Structure for types::destination {}
 impl Structure for types::event_head {}
 impl Structure for types::packet_client {}
-impl Structure for types::packet_control {}
 impl Structure for types::packet_flow {}
 impl Structure for types::packet_key {}
 impl Structure for types::packet_profile {}

@@ -52,6 +52,8 @@ pub struct Settings {
     pub half_open_reserve: u32,
     /// Bound on the profiles of clients and services.
     pub profiles_max: u32,
+    /// Bound on the flows of the packet path.
+    pub packet_flows: u32,
     /// Whether rules may set initial windows, or there are peers.
     pub windows: bool,
     /// Number of successive nodes that were replaced before this one. Each attaches its program
@@ -118,6 +120,9 @@ pub struct Redirect {
     packet_path_error: Option<Error>,
     /// Why its flows end with this process, if they do.
     packet_path_unpinned: Option<io::Error>,
+    /// The entries of the flow table if they are not those of the settings, until the node has
+    /// reported it.
+    foreign_flow_table: Option<u32>,
     /// Whether the node relays, or did: open relays continue under the next rules.
     relays: bool,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
@@ -244,6 +249,7 @@ impl Redirect {
             wants_packet_path: false,
             packet_path_error: None,
             packet_path_unpinned: None,
+            foreign_flow_table: None,
             relays: false,
             observes: false,
             observing: Observing {
@@ -563,6 +569,12 @@ impl Redirect {
         Ok(())
     }
 
+    /// The entries of the flow table of the packet path if they are not those of the settings, once:
+    /// an earlier process left its table.
+    pub fn foreign_flow_table(&mut self) -> Option<u32> {
+        self.foreign_flow_table.take()
+    }
+
     /// At most `most` flows of the packet path, in no order.
     ///
     /// # Errors
@@ -624,6 +636,9 @@ impl Redirect {
                 let (settings, maps) = (&self.shared.settings, &self.shared.maps);
                 let (loaded, unpinned) = PacketPath::load(settings, maps)?;
                 self.packet_path_unpinned = unpinned;
+                let entries = loaded.flows_max().ok();
+                self.foreign_flow_table =
+                    entries.filter(|entries| *entries != settings.packet_flows);
                 empty.insert(loaded)
             }
         };

@@ -285,8 +285,6 @@ struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
-	__u32 due;	    /* SYNs to send again */
-	__u32 pad;
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
