@@ -147,6 +147,7 @@ impl Reloads {
             Ok(_) => {
                 self.succeeded += 1;
                 self.last_success_unix_seconds = now_unix_seconds;
+                // An operator has corrected what it reported.
                 self.last_error = None;
             }
             Err(error) => {

@@ -133,6 +133,7 @@ impl Control {
         let mut requests = self.requests();
         let until = Instant::now() + deadline;
         requests.deadline = Some(requests.deadline.map_or(until, |set| set.min(until)));
+        // A replaced node stays one: its successor reports states to the service manager.
         if requests.state != State::Replaced {
             requests.state = state;
         }
@@ -166,6 +167,7 @@ impl Control {
                     "reload failed: the previous configuration is in force",
                     &[("error", &format!("{error:#}"))],
                 );
+                // After RELOADING=1 systemd waits for READY=1, whatever the result (sd_notify(3)).
                 notify::ready("relaying; the last reload failed");
             }
         }
@@ -181,6 +183,7 @@ impl Control {
         self.node
             .log()
             .info("the node drains", &[("deadline_s", &within)]);
+        // A replaced node is no longer the one that the service manager follows.
         if self.state() == State::Draining {
             notify::stopping(deadline);
         }
@@ -278,6 +281,7 @@ impl Control {
         let each = live.map(|(pid, socket)| Replaced {
             pid,
             socket: socket.display().to_string(),
+            // The verb queries these nodes: one that hangs must not delay this answer.
             relays: None,
             deadline_seconds: None,
         });
@@ -286,6 +290,7 @@ impl Control {
 
     /// All figures at one moment.
     pub(super) fn snapshot(&self) -> Snapshot {
+        // The lock is held for these two only: the other figures take longer.
         let (state, reloads) = {
             let requests = self.requests();
             (requests.state, requests.reloads.clone())
@@ -362,6 +367,7 @@ impl Totals {
         let mut denied: Vec<_> = reasons.map(|denial| (denial.label(), 0)).collect();
         for worker in workers {
             for (index, (name, help, grows, value)) in worker.counters.each().enumerate() {
+                // Every worker lists the same counters in the same order.
                 match counters.get_mut(index) {
                     Some(total) => total.value += value,
                     None => counters.push(Total {

@@ -144,6 +144,7 @@ async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response
 
 async fn drain(Shared(control): Node, Query(query): Query<DrainQuery>) -> Response {
     answer(move || {
+        // Before the drain begins: relays may end at once.
         let relays = control
             .workers()
             .iter()

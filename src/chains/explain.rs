@@ -139,6 +139,7 @@ fn candidate(config: &Config, way: NextHop, flow: &Flow, workers: &Workers) -> a
 /// The routes for a flow, the narrowest first.
 fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
     let taken = chains.route(flow);
+    // By identity: two routes may have the same content.
     let is_taken = |route: &Route| taken.is_some_and(|taken| std::ptr::eq(taken, route));
     let routes = (1..).zip(&chains.routes);
     let mut all: Vec<_> = routes

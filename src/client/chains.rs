@@ -56,6 +56,7 @@ struct ExplainArgs {
 fn destination(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse::<SocketAddr>().ok();
     let bare = || text.parse::<IpAddr>().ok().map(|ip| (ip, PORT).into());
+    // No server can listen at port 0.
     let address = whole.or_else(bare).filter(|address| address.port() != 0);
     let form =
         "expected an address, with or without a port, such as 198.51.100.7:80 or [2001:db8::7]:80";
@@ -63,6 +64,7 @@ fn destination(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn size(text: &str) -> Result<u32, String> {
+    // Read as a value of the configuration, so that both accept the same forms.
     let number = text.parse::<i64>().map(toml::Value::from);
     transfer_size(&number.unwrap_or_else(|_| text.into()))
 }
@@ -106,16 +108,16 @@ fn list(chains: &Chains) -> String {
         some => format!("explicit listeners at {}", some.join(", ")),
     };
     let mut text = format!("node {id}, {listeners}\n\n");
-    text += &show::table(&peers(chains), 4);
+    text += &peers(chains);
     for peer in &chains.peers {
         if let Some(why) = &peer.failure {
             let _ = writeln!(text, "({}: the last hop that failed: {why})", peer.name);
         }
     }
     text.push('\n');
-    text += &show::table(&all_chains(chains), 4);
+    text += &all_chains(chains);
     text.push('\n');
-    text += &show::table(&routes(chains), 3);
+    text += &routes(chains);
     if chains.incomplete {
         text.push_str("(a worker was too busy to report what it observed)\n");
     }
@@ -124,7 +126,7 @@ fn list(chains: &Chains) -> String {
 
 /// The `chains` tables of peers. Many flows without a warm hop show a pool that is too small, many
 /// lost hops a peer or a path that drops them.
-fn peers(chains: &Chains) -> Vec<[String; 9]> {
+fn peers(chains: &Chains) -> String {
     let head = [
         "PEER",
         "ID",
@@ -156,7 +158,7 @@ fn peers(chains: &Chains) -> Vec<[String; 9]> {
             peer.lost.to_string(),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 4)
 }
 
 fn round_trip(rtt_us: Option<u64>) -> String {
@@ -164,7 +166,7 @@ fn round_trip(rtt_us: Option<u64>) -> String {
     rtt_us.map_or_else(|| "-".to_owned(), in_ms)
 }
 
-fn all_chains(chains: &Chains) -> Vec<[String; 3]> {
+fn all_chains(chains: &Chains) -> String {
     let head = ["CHAIN", "STATE", "NODES"];
     let rows = chains.chains.iter().map(|chain| {
         [
@@ -173,10 +175,10 @@ fn all_chains(chains: &Chains) -> Vec<[String; 3]> {
             chain.nodes.join(" > "),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 4)
 }
 
-fn routes(chains: &Chains) -> Vec<[String; 3]> {
+fn routes(chains: &Chains) -> String {
     let head = ["ROUTE", "FOR", "WAYS"];
     let rows = chains.routes.iter().map(|route| {
         let parts = [
@@ -199,7 +201,7 @@ fn routes(chains: &Chains) -> Vec<[String; 3]> {
             in_order(&route.next_hops),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 3)
 }
 
 /// The candidates in a line, the one that is taken in brackets.

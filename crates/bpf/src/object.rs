@@ -139,7 +139,7 @@ impl Object {
             btf: types.as_fd(),
             functions: spec.functions,
         };
-        // Writing a log slows the verifier: only a second attempt asks for it.
+        // Writing a log slows the verifier: only a second attempt requests it.
         let fd = sys::load(&code, None).map_err(|source| Error::Load {
             what: spec.name,
             source,

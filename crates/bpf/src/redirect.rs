@@ -16,6 +16,7 @@ use crate::attach::{Hold, Hook, Place};
 use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
+use crate::event;
 use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
@@ -23,7 +24,6 @@ use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
 use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
-use crate::ring;
 use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
@@ -209,7 +209,7 @@ impl Maps {
     fn ring(&self, place: &OnceLock<Arc<Map>>) -> Result<Arc<Map>, Error> {
         if place.get().is_none() {
             // If another thread has created one meanwhile, that one stays.
-            let _ = place.set(ring::make()?);
+            let _ = place.set(event::make_ring()?);
         }
         Ok(Arc::clone(place.get().expect("there is one now")))
     }

@@ -288,7 +288,7 @@ struct packet_control {
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
-/* Says that connections of a client with a service pass this host. */
+/* An entry exists if connections of a client with a service pass this host. */
 struct packet_client {
 	__u64 learned_ns;
 	__u32 ifindex; /* of the client */

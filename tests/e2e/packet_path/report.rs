@@ -112,7 +112,7 @@ fn destinations_that_fail_are_explained() {
     );
 }
 
-/// Under a rule that observes, that a destination is known is not enough.
+/// Under a rule that observes, a destination that the node has observed from others is not enough.
 #[test]
 fn unobserved_clients_are_explained() {
     let network = line();

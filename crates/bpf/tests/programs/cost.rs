@@ -69,7 +69,7 @@ fn counted(host: &Host<'_>) -> BTreeMap<String, u32> {
     each.collect()
 }
 
-/// What the kernel says about a program: the instructions it followed.
+/// What the kernel reports about a program: the instructions it followed.
 fn verified(program: BorrowedFd<'_>) -> u32 {
     let fd = program.as_raw_fd();
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();

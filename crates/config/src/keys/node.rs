@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use posthaste_relay::accept_mode::AcceptMode;
+
 use super::Accepted::{Duration as Length, Form, Number, Or, Size, Switch, Words};
 use super::Kind::{Many, Named, Numbered, One};
 use super::Usual::{Computed, Is, Required};
@@ -148,7 +150,7 @@ pub(in super::super) static NODE: Table = &[
              unless it answers before"),
     ]),
     rows(&["defaults", "rule"], One, &[
-        key("accept", Is("\"early\""), Words(&["early", "strict", "late"]), "when the client is answered, see below"),
+        key("accept", Is("\"early\""), Words(&AcceptMode::NAMES), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),

@@ -97,6 +97,7 @@ fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<S
     socket.set_tcp_nodelay(true)?;
     // Connections of a former process may be in TIME_WAIT at this address.
     socket.set_reuse_address(true)?;
+    // Each worker opens a listener of its own.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
@@ -195,6 +196,7 @@ pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr
         IpAddr::V6(Ipv6Addr::UNSPECIFIED)
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    // For a datagram socket this only looks the route up.
     socket.connect(destination)?;
     Ok(socket.local_addr()?.ip())
 }
