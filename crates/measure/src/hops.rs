@@ -86,6 +86,7 @@ impl Hops {
         let waiting = self.answers[worker].take()?;
         match waiting.try_recv() {
             Ok(known) => Some(known),
+            // The worker ended or dropped the query: the next interval repeats it.
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 self.answers[worker] = Some(waiting);

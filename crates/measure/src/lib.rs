@@ -76,6 +76,7 @@ impl Reflectors {
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
             let opened = match inherited(*address) {
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
+                // Without fates: a reflector keeps no probe to which a fate could belong.
                 None => Udp::bind(*address, mark, false),
             };
             let failure = opened.as_ref().err().map(ToString::to_string);
@@ -147,6 +148,7 @@ impl Measure {
         workers: &[Handle],
         (clock, sink): (Clock, Box<dyn ReportSink>),
     ) -> Self {
+        // Random: nodes that start together must not probe in step.
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
@@ -173,6 +175,7 @@ impl Measure {
     /// The thread cannot be started.
     pub fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
+        // Held to the end: two reloads at once must not start two threads.
         let mut running = lock(&self.running);
         let idle = settings.targets.is_empty() && running.sockets.is_empty();
         if running.thread.is_none() && idle {

@@ -198,6 +198,7 @@ impl Link {
         }
         let next = now + part(self.interval(), rng);
         self.eased = Some((ttl, next + PATIENCE_MAX));
+        // Probes show nothing while UDP does not pass.
         if self.blocked {
             self.handshake.due = self.handshake.due.map(|due| due.min(next));
         } else {
@@ -305,6 +306,7 @@ impl Link {
                     self.go_on_by_handshakes(news, now);
                 }
             }
+            // The next one was scheduled above.
             None if self.state == State::Dead => {}
             None => {
                 self.handshake.failed_in_a_row += 1;
@@ -319,6 +321,7 @@ impl Link {
 
     /// A connection to the node measured a round trip at `at`.
     pub(super) fn on_hop(&mut self, rtt_us: u32, at: Duration, now: Duration) {
+        // Does not bring a link up: probes and handshakes alone decide that.
         let news = self.window.on_hop(rtt_us, at);
         if self.state == State::Up {
             self.look_into(news, None, now);
@@ -360,6 +363,7 @@ impl Link {
 
     /// The validity of a measurement.
     fn ttl(&self) -> Duration {
+        // The answer to the last probe may take its whole timeout.
         self.interval() * TTL_INTERVALS + PATIENCE_MAX
     }
 
@@ -378,6 +382,7 @@ impl Link {
     }
 
     fn patience(&self) -> Duration {
+        // None again after the link was dead: times before that may be of another path.
         let Some((mean_us, deviation_us)) = self.window.smoothed_us() else {
             return PATIENCE_FIRST;
         };
@@ -388,6 +393,7 @@ impl Link {
     fn probe(&mut self, port: u8, counts: bool, now: Duration) -> Errand {
         self.next_port = (port + 1) % self.schedule.ports.max(1);
         let next = &mut self.sequences[usize::from(port)];
+        // Starts at 0 for each session, here for each source port (RFC 8762 section 4.2.1).
         let sequence = *next;
         *next = next.wrapping_add(1);
         self.counts.sent += 1;

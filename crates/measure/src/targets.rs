@@ -72,6 +72,7 @@ impl Settings {
 
     /// Whether probes of this source are answered without an authentication tag.
     pub(super) fn is_open_to(&self, source: IpAddr) -> bool {
+        // Prefixes store IPv4 addresses as mapped ones.
         let address = match source {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),

@@ -97,14 +97,18 @@ impl Udp {
         } else {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
             setsockopt(&socket, sockopt::Ipv4RecvTtl, &true)?;
+            // The kernel reports ICMP errors to a socket that is not connected only with this.
             setsockopt(&socket, sockopt::Ipv4RecvErr, &fates)?;
         }
+        // A mark needs a capability, even a mark of 0 (socket(7)).
         if mark != 0 {
             setsockopt(&socket, sockopt::Mark, &mark)?;
         }
         let mut times = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
             | TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE;
         if fates {
+            // They take room in the receive buffer until they are read from the error queue, which
+            // a reflector never does.
             times |= TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE;
         }
         // Best effort: without kernel timestamps the clock is read instead.
@@ -217,12 +221,15 @@ impl Udp {
         let parts = [IoSlice::new(bytes)];
         let flags = MsgFlags::MSG_DONTWAIT;
         let (fd, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
+        // With several addresses the kernel may choose another source than the one that the probe
+        // was sent to, and its sender rejects an answer from there.
         let sent = match from {
             Some(IpAddr::V4(ip)) if !self.ipv6 => {
                 let ip = libc::in_addr {
                     s_addr: u32::from(ip).to_be(),
                 };
                 let info = libc::in_pktinfo {
+                    // The routing table chooses the interface.
                     ipi_ifindex: 0,
                     ipi_spec_dst: ip,
                     ipi_addr: ip,
