@@ -128,6 +128,7 @@ impl Thread {
         let mut events = std::mem::take(&mut self.events);
         self.sender.collect(&self.settings, now, &mut events);
         let shared = Arc::clone(&self.shared);
+        // For the whole turn, so that the API never shows half of one.
         let mut links = lock(&shared.links);
         for event in events.drain(..) {
             self.on_event(event, &mut links, now);

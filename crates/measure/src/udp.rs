@@ -136,6 +136,7 @@ impl Udp {
     /// There is none (EAGAIN), or the socket has an error.
     pub(super) fn receive(&self) -> Result<Datagram, Errno> {
         let mut bytes = [0; PACKET_BYTES_MAX];
+        // With room to spare: what does not fit is cut off, and a timestamp could be (recvmsg(2)).
         let mut control = cmsg_space!(Timestamps, libc::in6_pktinfo, libc::c_int, [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
