@@ -40,6 +40,7 @@ impl Page {
 
     /// Begins a family: a counter if its name ends in `_total`, otherwise a gauge.
     pub fn family(&mut self, name: &str, help: &str) {
+        // By the naming convention of Prometheus.
         let is_counter = name.ends_with("_total");
         self.family_of(if is_counter { "counter" } else { "gauge" }, name, help);
     }

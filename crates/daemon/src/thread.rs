@@ -60,6 +60,7 @@ pub fn wait<'a>(
     let mut fds = vec![PollFd::new(waker.as_fd(), PollFlags::POLLIN)];
     fds.extend(sockets);
     let _ = poll(&mut fds, timeout);
+    // Also after other events: an unread wake-up would end the next wait at once.
     waker.acknowledge();
 }
 
