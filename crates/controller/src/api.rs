@@ -56,6 +56,7 @@ fn routes(server: Arc<Server>) -> Router {
         .route("/metrics", get(show_metrics))
         .layer(from_fn_with_state(Arc::clone(&server), check_token));
     Router::new()
+        // These show nothing of nodes or plans, so they need no token.
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(is_ready))
         .route("/openapi.json", get(describe))
@@ -175,6 +176,7 @@ async fn list_prefixes(State(server): Shared) -> Response {
 }
 
 async fn put_prefixes(State(server): Shared, Json(table): Json<PrefixTable>) -> Response {
+    // Off the runtime's thread: the store writes to a disk.
     http::answer(move || match prefixes::put(&server, &table) {
         Ok(count) => {
             server

@@ -52,6 +52,7 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;
     privileges::raise_open_files()?;
+    // After the drop: a new thread has the capabilities of its creator (capabilities(7)).
     let (log, writer) = log::start(false)?;
     for warning in &config.warnings {
         log.warn(warning, &[]);
@@ -74,6 +75,7 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
         .context("start the runtime")?;
     let ended = runtime.block_on(serve(path, sockets, &acceptor, &server));
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
+    // It has a `Log`, and the writer ends with the last of them.
     drop(server);
     writer.finish();
     ended
@@ -121,6 +123,7 @@ async fn serve(
     acceptor: &TlsAcceptor,
     server: &Arc<Server>,
 ) -> anyhow::Result<()> {
+    // Before anything is served: until then a signal ends the process without GoAway.
     let mut terminated = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("catch SIGINT")?;
     let hangups = signal(SignalKind::hangup()).context("catch SIGHUP")?;

@@ -31,6 +31,7 @@ pub(super) struct Made {
 pub(super) async fn plan_all(server: Arc<Server>) {
     loop {
         let now = server.now();
+        // In a block: the lock must not be held while this task waits.
         let (work, deadline) = {
             let mut inner = server.lock();
             if inner.state.tick(now) {
@@ -84,6 +85,7 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     }
     if let Some((has_changed, made)) = whole {
         server.counters.plans.add();
+        // A plan like the one before is no event for an operator.
         if has_changed {
             server.counters.plans_changed.add();
             send(server, plan_version, &made);
@@ -101,6 +103,7 @@ fn keep(server: &Server, plan_version: PlanVersion) {
             "could not store the plan: nodes do not receive it",
             &[("error", &error)],
         );
+        // This is no thread of the runtime: streams and the API go on.
         thread::sleep(STORE_PAUSE);
     }
 }

@@ -129,6 +129,7 @@ impl ControllerState {
             list: Vec::new(),
             list_version: 0,
             away: BTreeMap::new(),
+            // Until then a node may still follow the plan from before the start.
             complete_at: Some(now + limits.ttl.max(BACK_WITHIN)),
             send_at: None,
             list_at: None,
@@ -204,6 +205,7 @@ impl ControllerState {
             return Ok(());
         }
         match message {
+            // The key was compared with the number in the first one; another could name any number.
             ToController::Hello(_) => return Err(End::OutOfTurn),
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
@@ -292,6 +294,7 @@ impl ControllerState {
             return Some(ToNode::Time { mark, unix_us });
         }
         let is_all = self.complete_at.is_none();
+        // Before routes, which name members by number.
         if let Some(members) = self.membership.since(number, due.members, is_all) {
             due.members = Some(self.membership.version());
             return Some(members);
@@ -326,6 +329,7 @@ impl ControllerState {
         if due.is_some_and(|due| due.holds == Some(self.plan_version)) {
             return ToNode::LeaseRenewed(self.plan_version);
         }
+        // An empty change shows that the controller is there, and renews no plan.
         ToNode::Members {
             all: false,
             members: Vec::new(),
@@ -379,6 +383,7 @@ impl ControllerState {
         let list = self.egresses.list(|node| nodes.contains_key(&node), now);
         if list != self.list {
             self.list = list;
+            // Streams send the list again for each version.
             self.list_version += 1;
         }
     }

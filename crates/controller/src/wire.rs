@@ -128,6 +128,7 @@ pub(super) async fn read(
     longest: usize,
     patience: Duration,
 ) -> Result<(ToController, usize), End> {
+    // Over the whole message: who sends byte by byte gains no time.
     let bytes = timeout(patience, read_whole(stream, longest)).await;
     let bytes = bytes.map_err(|_| End::Silent)??;
     let message = frame::read(&bytes).map_err(End::Unreadable)?;
