@@ -197,6 +197,7 @@ impl Link {
             return;
         }
         let next = now + part(self.interval(), rng);
+        // Until the first measurement at the new interval must have arrived.
         self.eased = Some((ttl, next + PATIENCE_MAX));
         // Probes show nothing while UDP does not pass.
         if self.blocked {
@@ -236,6 +237,7 @@ impl Link {
     /// When the next action may be due.
     pub(super) fn deadline(&self) -> Duration {
         let handshake = self.handshake.due.filter(|_| !self.handshake.pending);
+        // The link becomes unmeasured then, which is to be reported.
         let stale = (self.state == State::Up)
             .then(|| self.window.newest().map(|at| self.stale_at(at)))
             .flatten();
@@ -257,6 +259,7 @@ impl Link {
         self.counts.answered += 1;
         self.answered_in_a_row = self.answered_in_a_row.saturating_add(1);
         let was_in_doubt = std::mem::take(&mut self.lost_in_a_row) > 0;
+        // One answer is enough: it shows that UDP passes again.
         let was_blocked = std::mem::take(&mut self.blocked);
         match self.state {
             State::Dead if self.answered_in_a_row < ALIVE_AFTER => self.check_all(),
@@ -447,6 +450,7 @@ impl Link {
         }
         self.blocked = true;
         self.state = State::Up;
+        // Checks are probes over UDP, and would be lost.
         self.checks.clear();
         let wait = if news == News::Usual {
             self.interval()

@@ -155,6 +155,7 @@ impl Links {
 
     /// When to call [`Self::poll_action`] next. `None` without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
+        // Stored, since the next call finds a stall by it.
         self.promised = self.dues.iter().min().copied();
         self.promised
     }

@@ -43,6 +43,7 @@ impl Settings {
         let measure = &config.measure;
         let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
         for peer in chains.peers.iter() {
+            // Derived here once, not for each probe.
             let authenticating = peer.key.as_ref().map(stamp::key);
             let session = stamp::session(peer.id);
             keys.entry(session).or_default().extend(authenticating);

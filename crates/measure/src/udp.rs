@@ -96,6 +96,7 @@ impl Udp {
             setsockopt(&socket, sockopt::Ipv6RecvErr, &fates)?;
         } else {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+            // A reflection reports the TTL that its probe had left (RFC 8762 section 4.3.1).
             setsockopt(&socket, sockopt::Ipv4RecvTtl, &true)?;
             // The kernel reports ICMP errors to a socket that is not connected only with this.
             setsockopt(&socket, sockopt::Ipv4RecvErr, &fates)?;
@@ -183,6 +184,7 @@ impl Udp {
         let mut bytes = [0; PACKET_BYTES_MAX];
         let mut control = cmsg_space!(Timestamps, [u8; 64], [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
+        // The kernel queues errors and timestamps apart from packets (recv(2)).
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_ERRQUEUE;
         let fd = self.socket.as_raw_fd();
         let message: RecvMsg<'_, '_, SockaddrStorage> =
