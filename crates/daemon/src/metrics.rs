@@ -97,6 +97,7 @@ impl Page {
 
 /// A label with its value, escaped: interface names may hold quotes and backslashes.
 pub fn label(name: &str, value: &str) -> String {
+    // Backslashes first: those that are added afterwards must stay single.
     let value = value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
@@ -110,6 +111,7 @@ pub fn resident_bytes() -> Option<f64> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    // The kernel writes kB and means 1024 bytes (proc(5)).
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024.0)
 }
