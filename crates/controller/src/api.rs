@@ -54,6 +54,7 @@ fn routes(server: Arc<Server>) -> Router {
         .route("/v1/explain", get(explain_pair))
         .route("/v1/prefixes", get(list_prefixes).put(put_prefixes))
         .route("/metrics", get(show_metrics))
+        // A layer covers the routes before it, and none that are merged later.
         .layer(from_fn_with_state(Arc::clone(&server), check_token));
     Router::new()
         // These show nothing of nodes or plans, so they need no token.

@@ -151,6 +151,7 @@ async fn serve(
     server
         .log
         .info("the controller is ready", &[("nodes", &nodes)]);
+    // Only now: the service manager starts what depends on this, which may connect at once.
     notify::ready("planning");
     tokio::select! {
         _ = terminated.recv() => {}

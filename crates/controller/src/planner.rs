@@ -75,6 +75,7 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     let (network, worse) = server.lock().state.repairing(server.now());
     let start = Instant::now();
     let repaired = rib.repair(&network, &worse);
+    // Without the store, which may wait for a disk.
     let took = start.elapsed();
     keep(server, rib.plan_version());
     let plan_version = rib.plan_version();

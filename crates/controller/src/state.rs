@@ -207,6 +207,7 @@ impl ControllerState {
         match message {
             // The key was compared with the number in the first one; another could name any number.
             ToController::Hello(_) => return Err(End::OutOfTurn),
+            // Answered by `due`, which has the time at which the network takes the answer.
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
                     due.requests_(mark, ahead_us);
@@ -313,6 +314,7 @@ impl ControllerState {
         if let Some(base) = due.wants_update(self.plan_version) {
             return rib.update(number, base).map(ToNode::RouteUpdate);
         }
+        // After its routes, since the intervals follow from the same plan.
         if due.wants_intervals() {
             let membership = &self.membership;
             let intervals = intervals(number, membership, rib, self.intervals);

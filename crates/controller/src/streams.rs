@@ -50,6 +50,7 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, ser
         }
         let (room, displaced) = oneshot::channel();
         waiting.push_back(room);
+        // A task for each: a slow handshake must not keep others from being accepted.
         tokio::spawn(open(
             stream,
             from,

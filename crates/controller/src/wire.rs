@@ -147,6 +147,7 @@ async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Re
     let mut message = Vec::new();
     let mut body = stream.take(length as u64);
     body.read_to_end(&mut message).await?;
+    // An early end is no error of `read_to_end`.
     if message.len() < length {
         return Err(End::Closed);
     }
