@@ -62,6 +62,7 @@ impl Meter {
     /// Adds to it, and returns how much it is then.
     fn add(&mut self, cost: Duration, now: Duration) -> Duration {
         self.paid_at = self.paid_at.max(now) + cost;
+        // Never negative: `paid_at` is `now` at least.
         self.paid_at - now
     }
 

@@ -269,6 +269,7 @@ impl Link {
             }
             State::Up if was_in_doubt => self.checks.clear(),
             State::Up => {}
+            // All ports, since what was measured before has expired.
             State::Unmeasured | State::Dead => {
                 self.state = State::Up;
                 self.check_all();
@@ -394,6 +395,7 @@ impl Link {
     }
 
     fn probe(&mut self, port: u8, counts: bool, now: Duration) -> Errand {
+        // In turn: networks spread flows over several paths by their ports.
         self.next_port = (port + 1) % self.schedule.ports.max(1);
         let next = &mut self.sequences[usize::from(port)];
         // Starts at 0 for each session, here for each source port (RFC 8762 section 4.2.1).
@@ -422,6 +424,7 @@ impl Link {
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
         let requested = self.handshake.pending || self.handshake.due.is_some();
+        // One is enough: its result stands until a probe is answered.
         if self.handshake.passed.is_none() && !requested {
             // Cancelled if the next probe is answered meanwhile.
             self.handshake.due = Some(now + self.patience() / 2);

@@ -58,6 +58,7 @@ impl Settings {
             })
         });
         Self {
+            // 0 stands for no session.
             session: chains.me.map_or(0, stamp::session),
             mark: config.transparent.socket_mark,
             schedule: measure.schedule,

@@ -128,6 +128,7 @@ impl Udp {
 
     /// A duplicate, for a successor.
     pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
+        // Both have one queue: a successor finds the probes that were not read here.
         self.socket.try_clone()
     }
 
@@ -172,6 +173,7 @@ impl Udp {
                 _ => {}
             }
         }
+        // Last: the message borrows the buffer until its control data is read.
         datagram.bytes = bytes;
         Ok(datagram)
     }

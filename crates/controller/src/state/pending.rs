@@ -78,6 +78,7 @@ impl Pending {
         self.holds = holds;
         self.nacks += 1;
         self.whole = true;
+        // Beyond the bound it waits until `look_again` at the next plan.
         self.awaits_answer = self.nacks > NACKS_MAX;
     }
 

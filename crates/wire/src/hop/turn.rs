@@ -115,7 +115,7 @@ impl Dialer {
     /// The acceptor sent what it may not send. Also after its reply: what
     /// comes then is the flow's.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromAcceptor>, HopError> {
-        // Bytes of the flow may look like a frame, and whoever made them is no peer.
+        // Bytes of the flow may look like a frame, and their sender is no peer.
         if self.state == State::Flowing {
             return Err(HopError::Flowing);
         }
