@@ -31,6 +31,7 @@ mod fleet;
 mod handover;
 mod metrics;
 mod operations;
+mod packet_log;
 mod routes;
 pub(crate) mod rules;
 pub(crate) mod socket;
@@ -39,6 +40,7 @@ mod tests;
 
 use control::Control;
 pub(crate) use operations::Operations;
+use packet_log::PacketLog;
 
 /// Interval of the control thread's check whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -304,6 +306,7 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
         }
         let control = Arc::clone(&control);
         let alive = tokio::task::spawn_blocking(move || fleet::alive(control.workers())).await;
+        // Without keep-alives the service manager restarts a node that hangs.
         if alive.unwrap_or(false) {
             notify::alive();
         }
@@ -315,6 +318,7 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
 async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
     let mut settled = false;
+    let mut packet_log = PacketLog::new();
     loop {
         let pause = match control.state() {
             State::Ready => LOOK_INTERVAL,
@@ -325,6 +329,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
         control.node.look_after_guard();
+        packet_log.look(&*control.node);
         if !settled {
             // The start is complete, and the memory of its code can be released.
             memory::forget_start();
@@ -343,6 +348,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
             control.drain(None);
         }
     }
+    packet_log.write(&*control.node);
     if failed {
         bail!("a worker ended without a request");
     }

@@ -174,7 +174,11 @@ fn list(relays: &Relays) -> String {
             show::bytes(relay.bytes_down),
         )
     });
-    show::relays(rows) + &left_out(relays)
+    let flows = match relays.packet_flows.as_slice() {
+        [] => String::new(),
+        flows => format!("\npacket path\n{}", show::packet_flows(flows)),
+    };
+    show::relays(rows) + &flows + &left_out(relays)
 }
 
 /// Which relays are missing from the list, and why.
@@ -235,6 +239,7 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
     let count = args.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before = Look::take(socket)?;
     for _ in 0..count {
+        // Rates need two snapshots, so the first output takes an interval, too.
         sleep(args.interval);
         let now = Look::take(socket)?;
         let busiest = now.busiest(&before, args.rows);
@@ -422,6 +427,7 @@ mod tests {
                 relays: relays.iter().map(relay).collect(),
                 incomplete,
                 silent_workers: 0,
+                packet_flows: Vec::new(),
             },
         }
     }
@@ -447,6 +453,7 @@ mod tests {
             relays: Vec::new(),
             incomplete,
             silent_workers,
+            packet_flows: Vec::new(),
         };
         assert_eq!(left_out(&relays(false, 0)), "");
         assert!(left_out(&relays(true, 0)).contains("--limit"));

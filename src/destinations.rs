@@ -183,6 +183,7 @@ impl Destinations {
             Some((known.prefix, known.applied?))
         });
         let mut sizes: Vec<_> = sizes.collect();
+        // The caller compares them with the former ones, and replacements change the order.
         sizes.sort_unstable();
         sizes
     }
@@ -225,6 +226,7 @@ impl Destinations {
             self.known.push(Known::new(*prefix));
             return Some(self.known.len() - 1);
         }
+        // Some at random: to keep all in the order of their use would cost time with every relay.
         let some = (0..VICTIMS).map(|_| self.rng.below(self.known.len()));
         let victim =
             some.min_by_key(|place| self.admission_filter.uses(&self.known[*place].prefix))?;

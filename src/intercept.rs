@@ -58,6 +58,7 @@ pub(crate) fn set_rules(redirect: &mut Redirect, config: &Config) -> Result<u8, 
     } else {
         &[]
     };
+    // A controller may add routes at any time.
     let chained = !config.policy.chains.routes.is_empty() || config.follow.is_some();
     redirect.set_rules(rules, config.relays(), chained)
 }

@@ -69,6 +69,7 @@ fn identity(file: &Path) -> anyhow::Result<Identity> {
     File::open(file)
         .and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_string(&mut text))
         .with_context(|| format!("read {}", file.display()))?;
+    // The file ends with a newline.
     let identity = Identity::from_hex(text.trim());
     identity.with_context(|| {
         let file = file.display();

@@ -179,6 +179,7 @@ fn load(
         netns: sys::netns_cookie().context("read the cookie of this network namespace")?,
         least_port: privileges::least_port(),
         profiles_max: config.observe.profiles_max,
+        packet_flows: config.packet.flows,
         // A map for each part: a flood of spoofed SYNs fills the first, and the reserve stays for
         // clients of validated prefixes.
         half_open: half_open.total - half_open.reserve,
@@ -346,6 +347,15 @@ impl Node {
             let message = "the packet path cannot be pinned: its open flows break when this process ends, \
                            also at an upgrade";
             self.log.warn(message, &[("error", &error)]);
+        }
+        let entries = self.redirect().foreign_flow_table();
+        if let Some(entries) = entries {
+            let message = "the flow table of an earlier process stays in use: packet.flows takes effect when \
+                           a node starts while no flow of the packet path is open";
+            let configured = self.config().packet.flows;
+            let fields: &[(&str, &dyn Display)] =
+                &[("flows", &entries), ("configured", &configured)];
+            self.log.warn(message, fields);
         }
     }
 

@@ -80,6 +80,7 @@ pub(crate) struct RunArgs {
 /// Runs the command; returns its exit code, or that of a failure.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_command(args).or_else(|error| {
+        // These have an exit code of their own.
         if error.is::<posthaste_config::Error>() {
             return Err(error);
         }

@@ -66,6 +66,7 @@ pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
     Relays {
         incomplete: cut || silent_workers > 0,
         silent_workers,
+        packet_flows: Vec::new(),
         relays,
     }
 }
@@ -92,6 +93,7 @@ pub(super) fn known(workers: &[Handle]) -> Workers {
 
 /// Whether every worker's loop runs.
 pub(super) fn alive(workers: &[Handle]) -> bool {
+    // The cheapest query: only whether there is an answer counts.
     let answers = query_all(workers, |answer| Command::List { limit: 0, answer });
     answers.iter().all(Result::is_ok)
 }

@@ -71,6 +71,7 @@ fn workers(page: &mut Page, snapshot: &Snapshot) {
             }
             page.sample(family, &labels, counter.value);
         } else {
+            // By the conventions of Prometheus, counters end so and gauges do not.
             let end = if counter.grows { "_total" } else { "" };
             page.single(
                 &format!("{}{end}", counter.name),

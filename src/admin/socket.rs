@@ -57,6 +57,7 @@ impl Place {
     /// Moves to the configured path.
     pub(crate) fn take(&self) -> io::Result<()> {
         let mut current = lock(&self.current);
+        // It replaces the predecessor's file in one step, so a client always finds a socket.
         fs::rename(&*current, &self.configured)?;
         current.clone_from(&self.configured);
         Ok(())
@@ -112,6 +113,7 @@ fn socket_aside(socket: &Path) -> PathBuf {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
+        // The configured path may belong to a successor by now.
         let _ = fs::remove_file(&*lock(&self.place.current));
     }
 }

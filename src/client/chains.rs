@@ -11,6 +11,7 @@ use super::{present, query, show};
 use crate::api::chains::{
     AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
 };
+use crate::api::packets::{DataPath, Reason};
 use crate::chains::{Question, explain as explain_config};
 use crate::verb::AdminArgs;
 use posthaste_config::{Config, transfer_size};
@@ -55,6 +56,7 @@ struct ExplainArgs {
 fn destination(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse::<SocketAddr>().ok();
     let bare = || text.parse::<IpAddr>().ok().map(|ip| (ip, PORT).into());
+    // No server can listen at port 0.
     let address = whole.or_else(bare).filter(|address| address.port() != 0);
     let form =
         "expected an address, with or without a port, such as 198.51.100.7:80 or [2001:db8::7]:80";
@@ -78,7 +80,7 @@ pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
             let question = Question::new(args.destination, args.from);
             let question = question.map_err(anyhow::Error::msg)?.carrying(args.size);
             let explanation = match &args.config {
-                Some(file) => explain_config(&Config::load(file)?, &question, None, None),
+                Some(file) => explain_config(&Config::load(file)?, &question, None, None, None),
                 None => query(&args.admin.socket, "GET", &target(args))?,
             };
             present(&args.admin, &explanation, explain)
@@ -240,6 +242,9 @@ fn explain(explanation: &Explanation) -> String {
         let _ = writeln!(text, "  {title:<8} {words}");
     };
     line("rule", &rule(explanation.rule.as_ref()));
+    if let Some(data_path) = &explanation.data_path {
+        line("path", &path_words(data_path));
+    }
     match explanation.routes.as_slice() {
         [] => line("route", "none applies"),
         [taken, others @ ..] => {
@@ -284,6 +289,28 @@ fn rule(rule: Option<&AppliedRule>) -> String {
         "forward" => format!("\"{name}\": the flow is forwarded past the node"),
         _ => format!("\"{name}\": the flow is rejected"),
     }
+}
+
+/// How segments would reach the server, and why.
+fn path_words(chosen: &DataPath) -> String {
+    let path = match chosen.path.as_str() {
+        "socket" => "through two connections",
+        "packet" => "packet by packet",
+        _ => "forwarded past the node",
+    };
+    let time = chosen.time_ms.map_or_else(|| "-".to_owned(), show::span);
+    let why = match chosen.reason {
+        Reason::Rule => return path.into(),
+        Reason::Unavailable => "the packet path is not loaded, see the log".into(),
+        Reason::Blocked => "this host limits connections".into(),
+        Reason::Bad => format!("the destination failed, and is not tried for {time}"),
+        Reason::Unknown => "this flow shows what the destination grants".into(),
+        Reason::Client => "the client was not observed to reach the destination".into(),
+        Reason::Long => format!("the destination sent a long answer, learned {time} ago"),
+        Reason::Short => format!("no answer was long so far, learned {time} ago"),
+        Reason::Known => format!("what the destination grants was learned {time} ago"),
+    };
+    format!("{path}: {why}")
 }
 
 fn route(route: &AppliedRoute) -> String {

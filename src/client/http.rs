@@ -30,6 +30,7 @@ impl Answer {
             let code = self.code;
             bail!(refusal.unwrap_or_else(|_| format!("the {server} answered with HTTP {code}")));
         }
+        // A request that only changes something gets no content.
         let body: &[u8] = if self.body.is_empty() {
             b"{}"
         } else {

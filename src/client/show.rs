@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::api::control_client::{Clock, Follow};
+use crate::api::packets::Flow;
 use crate::api::saved::{Histogram, Rule};
 use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
 
@@ -32,6 +33,7 @@ pub(super) fn all(status: &Status) -> String {
         let hold = if interface.attached {
             interface.hold.as_str()
         } else {
+            // Capitals are for what an operator must not overlook.
             "NOT ATTACHED"
         };
         let _ = writeln!(text, "interface      {} ({hold})", interface.name);
@@ -170,6 +172,7 @@ fn section<'a>(
     }
     let _ = writeln!(text, "\n{title}");
     for (name, value) in rows {
+        // The name is all that is known of a counter here.
         let readable = if name.starts_with("bytes") {
             bytes(value)
         } else {
@@ -231,6 +234,23 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
     table(HEAD, rows, 5)
 }
 
+/// The flows of the packet path in the `relays list` verb.
+pub(super) fn packet_flows(flows: &[Flow]) -> String {
+    const HEAD: [&str; 7] = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
+    let rows = flows.iter().map(|flow| {
+        [
+            flow.client.clone(),
+            flow.server.clone(),
+            flow.phase.clone(),
+            span(flow.age_ms),
+            span(flow.idle_ms),
+            bytes(flow.bytes_up),
+            bytes(flow.bytes_down),
+        ]
+    });
+    table(HEAD, rows, 3)
+}
+
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
 pub(crate) fn table<const N: usize>(
     head: [&str; N],
@@ -241,6 +261,7 @@ pub(crate) fn table<const N: usize>(
     let rows: Vec<[String; N]> = head.chain(rows).collect();
     let width = |column: usize| {
         rows.iter()
+            // Characters, as the widths of a format count, and not bytes.
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
@@ -256,6 +277,7 @@ pub(crate) fn table<const N: usize>(
                 write!(line, "{cell:>width$}  ")
             };
         }
+        // The last column is padded, too.
         text.push_str(line.trim_end());
         text.push('\n');
     }

@@ -244,6 +244,7 @@ fn peer(
 ) -> Option<(Peer, Option<SocketAddr>)> {
     let address = *member.listeners.first()?;
     let mut callers: Vec<IpAddr> = member.listeners.iter().map(SocketAddr::ip).collect();
+    // Several listeners may have one address.
     callers.dedup();
     let reflector = member.reflectors.first().copied();
     // A member that names no reflector may have one at the usual port.
@@ -254,6 +255,7 @@ fn peer(
         address,
         key: Some(key),
         key_id,
+        // The option has no authentication tag: only an operator can allow it.
         encapsulation: Encapsulation::Stream,
         source_addresses: callers,
         pool: POOL,

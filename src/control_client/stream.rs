@@ -96,6 +96,7 @@ impl Stream {
             self.connected = true;
         }
         self.flush()?;
+        // What is read may make TLS write, as in its handshake.
         while self.take()? {}
         self.flush()
     }

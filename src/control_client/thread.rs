@@ -161,6 +161,7 @@ impl Thread {
         for sample in self.samples.iter().flat_map(Samples::take) {
             destinations.on_sample(&sample, now);
         }
+        // Otherwise they would count as reported, and the controller would never get them.
         if self.follower.is_joined() {
             let news = destinations.news(self.follower.ttl(), now);
             self.follower.on_destinations(news);

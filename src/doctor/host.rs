@@ -121,6 +121,7 @@ impl Host {
         let capability = |held: &Capability| held.to_string();
         let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
         let node = Presence::look(config);
+        // A running node has these addresses itself.
         let closed = match node {
             Presence::None => listening::look(config),
             _ => Vec::new(),

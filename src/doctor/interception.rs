@@ -50,6 +50,7 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
             finding("interfaces", level, gap.what, gap.fix)
         })
         .collect();
+    // Of interfaces with names `gaps` reports these.
     let by_default = config.transparent.interfaces.is_empty();
     for interface in wanted(host, config).filter(|interface| by_default && interface.link.up) {
         if let Framing::Other(kind) = interface.link.framing {
@@ -103,6 +104,7 @@ fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
 
 fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "forwarding";
+    // Redirected packets are delivered by a route over lo.
     if host.setting("net/ipv6/conf/lo/disable_ipv6") != Some("0") {
         return warn(
             check,
@@ -232,6 +234,7 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "conntrack";
     let tracks = host
         .number("net/netfilter/nf_conntrack_count")
+        // The module may be loaded without a rule that has connections tracked.
         .is_some_and(|count| count > 0);
     if !tracks {
         return ok(check, "no connections are tracked");

@@ -96,6 +96,7 @@ fn obstacle(link: &Link, links: &[Link]) -> Option<Conflict> {
     if link.is_port() {
         return Some(port(link, links));
     }
+    // The programs can parse Ethernet frames, and packets without a link layer header, only.
     if let Framing::Other(kind) = link.framing {
         return Some(Conflict {
             what: format!("{name}: frames of ARPHRD type {kind} cannot be intercepted"),

@@ -281,6 +281,7 @@ fn install_route(
 fn our_routes(netlink: &mut Netlink, family: Family) -> io::Result<Vec<Vec<u8>>> {
     let mut ours = Vec::new();
     let listed = netlink.dump(routes_request(family, PROTOCOL), |_, body| {
+        // The number alone is no proof: it is not registered, so other programs may use it, too.
         let is_ours = body.get(5) == Some(&PROTOCOL)
             && body.get(7) == Some(&LOCAL)
             && body.get(1) == Some(&0);

@@ -66,8 +66,10 @@ const RECEIVE_WINDOW: Recommendation = Recommendation {
     better: |now| {
         let numbers = now.split_whitespace().map(str::parse::<u64>);
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+        // The minimum, the initial size and the maximum (tcp(7)).
         let [least, first, most] = numbers.try_into().ok()?;
         let wanted = RECEIVE_WINDOW_BYTES;
+        // The maximum must not be below the initial size.
         (first < wanted).then(|| format!("{least} {wanted} {}", most.max(wanted)))
     },
 };
@@ -79,6 +81,7 @@ const FAST_OPEN: Recommendation = Recommendation {
     fine: "explicit listeners take data in a SYN",
     better: |now| {
         let bits: u64 = now.parse().ok()?;
+        // The other bits are for other uses, and stay.
         (bits & FAST_OPEN_LISTENERS == 0).then(|| (bits | FAST_OPEN_LISTENERS).to_string())
     },
 };
@@ -90,6 +93,7 @@ const MTU_PROBING: Recommendation = Recommendation {
     path: "net/ipv4/tcp_mtu_probing",
     lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
     fine: "relays find out the MTU of paths where ICMP errors are filtered",
+    // 1 probes only where large segments are lost; 2 would begin every connection with small ones.
     better: |now| (now == "0").then(|| "1".into()),
 };
 

@@ -9,7 +9,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use posthaste_bpf::{PacketFlow, PacketKnowledge};
 use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::flow::Flow;
 use posthaste_relay::sys;
 
 use super::{Node, set_peer_starts, set_syn_options};
@@ -177,6 +179,14 @@ impl Operations for Node {
             most,
             sys::monotonic(),
         ))
+    }
+
+    fn packet_flows(&self, most: usize) -> anyhow::Result<Vec<PacketFlow>> {
+        Ok(self.redirect().packet_flows(most)?)
+    }
+
+    fn packet_knowledge(&self, flow: &Flow) -> anyhow::Result<Option<PacketKnowledge>> {
+        Ok(self.redirect().packet_knowledge(flow, sys::monotonic())?)
     }
 
     fn is_blocked(&self) -> bool {

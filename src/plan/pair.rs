@@ -126,6 +126,7 @@ impl Pair {
         chains.sort_by_cached_key(|chain| {
             (std::cmp::Reverse(length_us(planner, chain)), chain.clone())
         });
+        // Sorted by length and then by nodes, equal chains are neighbours.
         chains.dedup();
         let best = (0..transfers.len()).filter_map(|place| answer.best(planner, place, &chains));
         Some(Self {
@@ -159,6 +160,7 @@ impl<'a> Answer<'a> {
         transfers: &'a [Transfer],
     ) -> Option<Self> {
         let (from, to) = ends;
+        // The points of a front lead from the smallest longest hop to the least sum.
         let minimax = swept.by_rtt.points(from, to).next()?;
         let shortest = swept.by_rtt.points(from, to).last()?;
         let chain = |fronts, point| chain_of(fronts, ends, &point);
@@ -189,6 +191,7 @@ impl<'a> Answer<'a> {
         let direct = self.others.len() == Kind::ALL.len();
         match kind {
             Kind::Direct => self.others.first().filter(|_| direct),
+            // From the end: the direct chain, in front, may be missing.
             Kind::Shortest => self.others.iter().rev().nth(1),
             Kind::Minimax => self.others.last(),
         }

@@ -25,6 +25,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         name: NAME.to_owned(),
         matches: Match::default(),
         action: Action::Relay,
+        // Handshakes within this host are complete at once: there is nothing to overlap.
         accept: AcceptMode::LATE,
         observe: false,
         source_address: SourceAddress::Node,

@@ -87,6 +87,7 @@ impl Worker {
                 break;
             }
         }
+        // What is left has not moved for a while, or a signal has ended the wait.
         self.drain(Duration::ZERO);
         // A panic has printed its own message.
         let _ = self.thread.join();
@@ -156,6 +157,7 @@ impl Capture {
             programs,
             netns,
             ports,
+            // Nothing is ever written to it: there are no events.
             silence: pipe2(OFlag::O_CLOEXEC)?,
         })
     }

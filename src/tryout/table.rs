@@ -58,6 +58,7 @@ pub(super) fn services(observed: &Observed, ended: &[Ended]) -> Vec<Service> {
             first_byte_ms: median(samples.first),
         })
         .collect();
+    // Stable: services with as many connections stay in the order of their addresses.
     services.sort_by_key(|service| std::cmp::Reverse(service.relayed));
     services
 }

@@ -125,6 +125,7 @@ impl Successor {
             node.set_followed(false)?;
             return Err(error);
         }
+        // Nothing is reverted from here on: the successor may have the claim.
         node.replace(pid);
         Ok(Replacing(self.0))
     }

@@ -45,11 +45,13 @@ impl Succession {
             Message::Refused { reason } => bail!("{reason}"),
             other => bail!("the running node sent {other:?}"),
         };
+        // Before anything is taken over: until here the running node is as it was.
         check(&offer, config)?;
         let sockets = Sockets::receive(&channel)?;
         let [stdout, stderr] = output.as_slice() else {
             bail!("the running node gives no standard output");
         };
+        // So that the log continues where the predecessor wrote it.
         dup2_stdout(stdout).context("take over standard output")?;
         dup2_stderr(stderr).context("take over standard error")?;
         Ok(Self {

@@ -205,6 +205,7 @@ impl Word {
 pub(crate) fn binary_identity() -> String {
     match fs::metadata("/proc/self/exe") {
         Ok(file) => format!(
+            // An inode may be reused for a new file, so its time counts, too.
             "{}:{}:{}.{}",
             file.dev(),
             file.ino(),

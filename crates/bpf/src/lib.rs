@@ -41,5 +41,6 @@ pub use error::Error;
 pub use event::parse_event;
 pub use observe::{Known, Observing, Profile, Translated, Trust};
 pub use packet::pins::{Orphans, remove_packet_pins};
+pub use packet::report::{PacketFlow, PacketKnowledge, PacketPhase};
 pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
 pub use worker_maps::{Host, WorkerHandle, WorkerMaps};

@@ -272,6 +272,16 @@ impl Map {
         Ok(())
     }
 
+    /// Whether it has no key.
+    pub(crate) fn is_empty(&self) -> Result<bool, Error> {
+        let mut is_empty = true;
+        self.walk(|_| {
+            is_empty = false;
+            Ok(false)
+        })?;
+        Ok(is_empty)
+    }
+
     /// The number of keys.
     pub(crate) fn count(&self) -> Result<usize, Error> {
         let mut count = 0;

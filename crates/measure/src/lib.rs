@@ -75,6 +75,7 @@ impl Reflectors {
         let measure = &config.measure;
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
             let opened = match inherited(*address) {
+                // It keeps its queue: probes that arrive during the change are answered.
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
                 // Without fates: a reflector keeps no probe to which a fate could belong.
                 None => Udp::bind(*address, mark, false),
@@ -177,11 +178,13 @@ impl Measure {
         let settings = Settings::of(config);
         // Held to the end: two reloads at once must not start two threads.
         let mut running = lock(&self.running);
+        // A node that neither measures nor reflects needs no thread.
         let idle = settings.targets.is_empty() && running.sockets.is_empty();
         if running.thread.is_none() && idle {
             return Ok(());
         }
         if let Some((_, waker)) = &running.thread {
+            // Replaces settings that the thread has not adopted yet.
             *lock(&self.shared.next) = Some(settings);
             waker.wake();
             return Ok(());
@@ -217,6 +220,7 @@ impl Measure {
 
     /// Stops the thread.
     pub fn stop(&self) {
+        // Before the wake-up, or the thread could check it too early and wait again.
         self.shared.stopped.store(true, Ordering::Relaxed);
         if let Some((thread, waker)) = lock(&self.running).thread.take() {
             waker.wake();

@@ -148,6 +148,8 @@ impl Rule {
             "reject" | "queue" | "synproxy" | "target" => {
                 self.decides = true;
                 let rejects = name == "reject" || extension.as_deref() == Some("REJECT");
+                // Only a reject is certain: the others leave the verdict to a program, a proxy or a
+                // target.
                 self.accepts = rejects.then_some(false);
             }
             // It may be a map of verdicts.
@@ -174,6 +176,7 @@ impl Rule {
         self.decides = true;
         self.jumps
             .extend(attribute(verdict, VERDICT_CHAIN).map(|chain| Some(text(chain))));
+        // Other verdicts, such as jumps, leave the decision to further rules.
         self.accepts = match attribute(verdict, VERDICT_CODE).and_then(number) {
             Some(ACCEPT) => Some(true),
             Some(DROP) => Some(false),
@@ -203,6 +206,7 @@ impl Rule {
                 self.mark = attribute(data, EXTENSION_INFO).and_then(mark_of_iptables);
                 self.is_narrower |= self.mark.is_none();
             }
+            // Any other condition may leave packets out.
             _ => self.is_narrower = true,
         }
     }

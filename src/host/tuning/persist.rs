@@ -121,6 +121,7 @@ fn parse(text: &str) -> Option<Vec<Change>> {
             && let Some((_, before)) = former.take().filter(|(before, _)| *before == name)
         {
             changes.push(Change {
+                // No setting of these has a dot in its name, as that of an interface may.
                 path: name.replace('.', "/"),
                 former: before.into(),
                 applied: applied.into(),

@@ -51,6 +51,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
     for (number, node) in (1..).zip(&file.nodes) {
         let named = |what| Problem::whole(format!("node {number} ({:?}): {what}", node.name));
         let new = names.names.len();
+        // A new name gets the next number.
         if names.number(&node.name).map_err(named)? != new {
             return Err(named("there is another of that name".to_owned()));
         }

@@ -30,6 +30,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
 const GIBIBYTE: u32 = 1 << 30;
 /// The kernel keeps about 150 bytes for each profile, also for those that are not used.
 const PROFILES_MAX: u32 = 1 << 20;
+/// 1 GB of kernel memory.
+const PACKET_FLOWS_MAX: u32 = 1 << 22;
 /// Between two probes of a link: more probes show little more, and are bounded by what reflectors
 /// answer.
 pub(in super::super) const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -109,6 +111,10 @@ pub(in super::super) static NODE: Table = &[
             "clients and services that the node stores; the last used ones stay").at_start(keep!(NodeKeeps, observe.profiles_max)),
         key("bypass_for", Is("\"10m\""), Length(SECOND, MONTH),
             "how long the node forwards connections for which a relay got no answer while forwarding did"),
+    ]),
+    rows(&["packet"], One, &[
+        key("flows", Is("65536"), Number(1024, PACKET_FLOWS_MAX),
+            "flows of the packet path at a time; others are forwarded").at_start(keep!(NodeKeeps, packet.flows)),
     ]),
     rows(&["half_open"], One, &[
         key("total", Is("4096"), Number(0, RELAYS_MAX), "in all").at_start(keep!(NodeKeeps, policy.half_open.total)),

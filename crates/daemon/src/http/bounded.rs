@@ -54,6 +54,7 @@ impl<L: Listener> Bounded<L> {
             io,
             closing: Some(closing),
             displaced: false,
+            // Not renewed by requests: a client that sends slowly gains no time.
             end: Box::pin(tokio::time::sleep(self.longest)),
         }
     }
@@ -89,6 +90,7 @@ impl<T: Unpin> Connection<T> {
             .closing
             .as_mut()
             .map(|word| Pin::new(word).poll(context));
+        // A receiver that is polled again after it has completed would panic.
         if let Some(Poll::Ready(word)) = word {
             self.closing = None;
             // An error is the end of the listener, after which open connections go on.
