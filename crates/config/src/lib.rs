@@ -139,6 +139,7 @@ impl Transparent {
     /// Whether to attach the programs to the interface of this name.
     pub fn wants(&self, interface: &str) -> bool {
         match self.interfaces.as_slice() {
+            // No forwarded packet passes lo.
             [] => interface != "lo",
             names => names.iter().any(|name| name == interface),
         }

@@ -38,6 +38,7 @@ pub(super) struct Effective {
     chain: Vec<Chain>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     route: Vec<Route>,
+    // Never empty: a file without rules has the one that relays all.
     rule: Vec<EffectiveRule>,
 }
 

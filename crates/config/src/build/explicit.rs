@@ -29,6 +29,7 @@ impl Reader {
             let address = self.read(section, "address", value::listener);
             listeners.push((address, self.destination(section)));
         }
+        // Not by `unique`, which sees only what the file has: an address may be the default.
         for (index, (address, _)) in listeners.iter().enumerate() {
             let mut earlier = listeners[..index].iter();
             let Some(first) = earlier.position(|(other, _)| other == address) else {
@@ -42,6 +43,7 @@ impl Reader {
             let field = section.value("address").map(|field| field.span().start);
             self.note(field.or(section.at), what);
         }
+        // Before the two kinds are separated: their addresses can overlap with each other.
         self.overlaps(&listeners);
         self.circles(&listeners, sections);
         let (mut explicit, mut fixed) = (Vec::new(), Vec::new());

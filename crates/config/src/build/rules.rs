@@ -103,6 +103,7 @@ impl Reader {
 
     /// Warns of rules and routes that can never apply.
     pub(super) fn shadowed(&mut self, policy: &Policy) {
+        // Warned of, not refused: the file is clear about what happens to each flow.
         let rules = &policy.rules;
         let name = |index: usize| format!("rule \"{}\"", rules[index].name);
         self.warn_of_shadowed(rules.iter().map(|rule| &rule.matches), &name);
