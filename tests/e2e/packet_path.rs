@@ -21,6 +21,7 @@ use crate::support::{
 mod ends;
 mod forged;
 mod icmp;
+mod late;
 mod learning;
 mod lifetime;
 mod reload;

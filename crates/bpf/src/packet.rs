@@ -190,6 +190,11 @@ impl PacketPath {
         self.own()
     }
 
+    /// Leaves SYNs to the sockets of relays, of which there may be some from now on.
+    pub(crate) fn spare_relays(&self) -> Result<(), Error> {
+        self.maps[map::PACKET_RELAYS].update(&[0; 4], &1_u32.to_ne_bytes())
+    }
+
     /// Leaves new flows to a successor: without it the programs take none.
     pub(crate) fn step_back(&self) {
         // Relaxed: the flag guards no data, and the keeper reads it in its next round.

@@ -324,12 +324,18 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->state = PACKET_ANSWERED;
 }
 
-/* Whether a socket has the addresses and ports of a SYN, such as that of a relay that was
- * opened under former rules: forwarding drops what belongs to a socket. */
+/* Whether a relay that was opened under former rules has the addresses and ports of a SYN:
+ * forwarding drops what belongs to a socket. A node that never had relays does without the
+ * look-up, whose search among all listeners costs as much as the rest of the decision. */
 static __always_inline bool has_socket(struct __sk_buff *skb, struct packet *pkt)
 {
-	int owner = owner_of(skb, pkt);
+	__u32 only = 0;
+	__u32 *relays = bpf_map_lookup_elem(&packet_relays, &only);
+	int owner;
 
+	if (relays && !*relays)
+		return false;
+	owner = owner_of(skb, pkt);
 	return owner != OWNER_NONE && owner != OWNER_LISTENER;
 }
 

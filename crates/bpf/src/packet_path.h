@@ -47,6 +47,14 @@ struct {
 	__type(value, struct packet_control);
 } packet_control SEC(".maps");
 
+/* Whether the node has redirected flows to sockets here, or a predecessor may have. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} packet_relays SEC(".maps");
+
 /* Which process keeps the flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

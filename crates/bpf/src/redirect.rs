@@ -474,6 +474,10 @@ impl Redirect {
     /// without: each packet that this host forwards would pass the program.
     fn redirect(&mut self) -> Result<(), Error> {
         self.relays = true;
+        // Before there is any: a program that runs now may still answer a SYN.
+        if let Some(packet_path) = &self.packet_path {
+            packet_path.spare_relays()?;
+        }
         let without = self
             .holds
             .iter()
@@ -639,6 +643,10 @@ impl Redirect {
                 let entries = loaded.flows_max().ok();
                 self.foreign_flow_table =
                     entries.filter(|entries| *entries != settings.packet_flows);
+                // A predecessor may have relays.
+                if self.relays || settings.successions > 0 {
+                    loaded.spare_relays()?;
+                }
                 empty.insert(loaded)
             }
         };
