@@ -244,6 +244,7 @@ impl Prepared {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
+        report_multipath(config, &log);
         for warning in config.warnings.iter().chain(&reach::obstacle(config)) {
             log.warn(warning, &[]);
         }
@@ -422,6 +423,17 @@ fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>
     threads.context("start the workers")
 }
 
+/// Warns if the configuration wants Multipath TCP and this host has none.
+pub(super) fn report_multipath(config: &Config, log: &Log) {
+    if config.policy.wants_multipath()
+        && let Err(error) = sys::supports_multipath()
+    {
+        let message = "this host has no Multipath TCP (net.mptcp.enabled): its connections are left to their \
+                       servers";
+        log.warn(message, &[("error", &error)]);
+    }
+}
+
 fn sets_windows(policy: &Policy) -> bool {
     let sides = policy
         .rules
@@ -493,6 +505,7 @@ fn start_worker(
     let (explicit, fixed) = listeners::open(config, settings, (index, home), inherited)?;
     let settings = worker::Settings {
         index,
+        multipath: listeners::open_multipath(&listeners, settings),
         listeners,
         explicit,
         fixed,

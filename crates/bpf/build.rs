@@ -26,7 +26,16 @@ const OBJECTS: [(&str, &[&str]); 6] = [
     ),
     ("observe", &[]),
     ("packet_path", &["packet_control"]),
-    ("deferred", &["destination", "half_open", "event_head"]),
+    (
+        "deferred",
+        &[
+            "destination",
+            "half_open",
+            "multipath_listener",
+            "multipath_token",
+            "event_head",
+        ],
+    ),
 ];
 
 fn main() {
@@ -55,6 +64,7 @@ fn main() {
         "translate.h",
         "events.h",
         "half_open.h",
+        "multipath.h",
         "observe.h",
         "syn.h",
     ] {

@@ -93,6 +93,18 @@ pub(super) fn open(
     Ok((explicit, fixed))
 }
 
+/// Opens the listeners for clients of Multipath TCP, for the families of `transparent`; none where
+/// this host does not support it.
+pub(super) fn open_multipath(transparent: &[Socket], settings: SocketSettings) -> Vec<Socket> {
+    let families = transparent.iter().filter_map(|listener| {
+        let address = listener.local_addr().ok()?;
+        Some(address.is_ipv6())
+    });
+    families
+        .filter_map(|ipv6| sys::multipath_listener(ipv6, settings).ok())
+        .collect()
+}
+
 /// Refuses a destination at which this node listens: each connection would lead back to the
 /// listener. The configuration check has found the cases that need no knowledge of the host.
 fn check(fixed: &Fixed, config: &Config) -> anyhow::Result<()> {

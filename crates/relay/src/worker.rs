@@ -19,6 +19,7 @@ mod hop;
 mod inspect;
 mod linger;
 mod listeners;
+mod multipath;
 mod next_hops;
 mod opening;
 mod pace;
@@ -70,6 +71,7 @@ use health::Health;
 use inspect::Rules;
 use linger::Lingering;
 use listeners::Listeners;
+use multipath::Multipath;
 use pace::Paces;
 use pending_request::PendingRequest;
 use places::Places;
@@ -105,6 +107,8 @@ pub struct Settings {
     pub index: u16,
     /// Its transparent listeners, at most one per family.
     pub listeners: Vec<Socket>,
+    /// The same for clients of Multipath TCP; none where the host does not support it.
+    pub multipath: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
     pub socket_mark: u32,
     /// Its listeners for clients that name the destination themselves.
@@ -150,6 +154,8 @@ pub(crate) struct Worker<I> {
     paces: Paces,
     /// Results of SYN options by peer.
     syn_options: SynOptions,
+    /// Connections of clients with Multipath TCP, and what may join them.
+    multipath: Multipath,
     /// What has failed recently.
     health: Health,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
@@ -276,13 +282,20 @@ impl<I: Intercept> Worker<I> {
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
+        let listeners = Listeners::new(
+            settings.listeners,
+            settings.multipath,
+            settings.explicit,
+            settings.fixed,
+        )?;
         let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             // Accepted sockets inherit the options, which saves system calls per flow.
             sys::apply(listener, rules.inherited())?;
         }
+        let mut multipath = Multipath::new(&listeners, settings.socket_mark);
+        multipath.offer(&rules.policy, &mut intercept)?;
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
         let warm = settings.policy.chains.me.map(|me| {
@@ -316,6 +329,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
+            multipath,
             health: Health::default(),
             looks: BinaryHeap::new(),
             held: Held::default(),
@@ -414,6 +428,7 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        self.look_at_joins();
         self.look_at_hops();
         self.unpace();
         if let Some(warm) = &mut self.warm {
@@ -444,7 +459,8 @@ impl<I: Intercept> Worker<I> {
         let paces = self.paces.deadline();
         let look = self.looks.peek().map(|Reverse((due, _))| *due);
         let lingering = self.lingering.deadline();
-        let deadlines = [tick, warm, paces, look, lingering];
+        let joins = self.multipath.deadline();
+        let deadlines = [tick, warm, paces, look, lingering, joins];
         let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
@@ -521,6 +537,7 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_requests();
+        self.multipath.sweep(self.now);
         self.set_initial_cwnd();
         self.drain_or_return();
     }

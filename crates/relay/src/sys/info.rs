@@ -10,6 +10,7 @@ use socket2::SockRef;
 
 use crate::control::Leg;
 
+use super::multipath::is_multipath;
 use super::options::{OptionValue, get_option};
 
 /// From linux/tcp.h.
@@ -160,6 +161,10 @@ pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
 /// Whether the peer has yet to acknowledge bytes or a FIN. False for a connection that was reset or
 /// given up.
 pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
+    // TCP_INFO is that of the first path, which may be gone while others go on.
+    if is_multipath(socket) {
+        return !is_gone(socket) && unacked_bytes(socket).is_ok_and(|bytes| bytes > 0);
+    }
     raw_tcp_info(socket).is_ok_and(|info| {
         let waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
         info.tcpi_state != TCP_CLOSE && waits

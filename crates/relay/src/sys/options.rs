@@ -13,7 +13,7 @@ use crate::policy::SideOptions;
 /// Initial size of a send buffer, in bytes; the kernel doubles it.
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
-const SO_BUF_LOCK: i32 = 72;
+pub(super) const SO_BUF_LOCK: i32 = 72;
 
 /// Applies a rule's settings to one side of a relay, or to the listener from which such sides
 /// inherit them.
@@ -80,8 +80,10 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
-    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues.
-    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
+    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues. A socket of
+    // Multipath TCP refuses (EOPNOTSUPP), and keeps the size.
+    let _ = set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    Ok(())
 }
 
 /// With `quick` false, delays the ACK that completes a handshake until the first bytes, which most

@@ -45,7 +45,10 @@ impl<I: Intercept> Worker<I> {
                         }
                         Purpose::Transit => {
                             let server = self.intercept.original(client).unwrap_or(server);
-                            self.on_accept(Flow::new(client, server), socket);
+                            self.on_accept(Flow::new(client, server), socket, true);
+                        }
+                        Purpose::Multipath => {
+                            self.on_accept_multipath(Flow::new(client, server), socket);
                         }
                     }
                 }
@@ -66,34 +69,36 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    fn on_accept(&mut self, flow: Flow, socket: OwnedFd) {
+    /// The client of a flow in transit has completed its handshake. `inherits` says whether the
+    /// socket has the settings of the listeners. Returns the key of the flow, if there is one now.
+    pub(super) fn on_accept(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
         // A connection to the listener's own address: there is no server to relay to.
         if flow.server().ip().is_loopback() {
-            return;
+            return None;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
             if self.listeners.are_requested_at(flow.server()) {
-                return self.receive_request(flow.client(), socket, None);
+                self.receive_request(flow.client(), socket, None);
+                return None;
             }
-            return self.begin_late(flow, socket);
+            return self.begin_late(flow, socket, inherits);
         };
         if self
             .entries
             .get(key)
             .is_some_and(Entry::is_requested_in_syn)
         {
-            return self.serve_syn_option(key, &flow, socket);
+            self.serve_syn_option(key, &flow, socket);
+            return None;
         }
         let now = self.now;
         let pending = self.pending(key);
         if pending.is_none_or(|pending| pending.syn.is_none()) {
             // The tuple belongs to the upstream side of another flow, which has no client here.
-            return;
+            return None;
         }
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        if !entry.rule.inherited {
+        let entry = self.entries.live_mut(key)?;
+        if !(entry.rule.inherited && inherits) {
             // Best effort: the connection works without these settings.
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
             entry.deferred[Side::Downstream] = DeferredOptions::ALL;
@@ -101,6 +106,7 @@ impl<I: Intercept> Worker<I> {
         entry.timers.accept = entry.age(now).into();
         entry.sockets[Side::Downstream] = Some(socket);
         self.on_validation(key);
+        Some(key)
     }
 
     /// The client has completed its handshake.
@@ -128,12 +134,11 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Begins a flow in late mode: only its accepted client is known.
-    fn begin_late(&mut self, flow: Flow, socket: OwnedFd) {
-        let Some(rule) = self.rules.for_flow(&flow) else {
-            return;
-        };
+    fn begin_late(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
+        let rule = self.rules.for_flow(&flow)?;
         if self.entries.len() >= self.rules.relays_max() {
-            return self.set_draining(true);
+            self.set_draining(true);
+            return None;
         }
         self.counters.late.add(1);
         self.remember(&flow);
@@ -141,11 +146,13 @@ impl<I: Intercept> Worker<I> {
             self.missing_syn_event.insert(flow);
         }
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
-        let key = self.insert_validated(flow, rule, socket, hop_limit.map(one_less));
+        let hop_limit = hop_limit.map(one_less);
+        let key = self.insert_validated(flow, rule, (socket, inherits), hop_limit);
         if self.full() {
             self.set_draining(true);
         }
         self.carry_out_all(key, Action::Begin.into(), OPEN);
+        Some(key)
     }
 
     /// Begins the flow of a client of a listener with a fixed destination.
@@ -157,7 +164,7 @@ impl<I: Intercept> Worker<I> {
         if self.full() || self.begins_nothing() {
             return self.turn_away(flow, Denial::Overload);
         }
-        let key = self.insert_validated(flow, rule, socket, None);
+        let key = self.insert_validated(flow, rule, (socket, true), None);
         if let Some(entry) = self.entries.live_mut(key) {
             entry.fixed = true;
         }
@@ -169,15 +176,16 @@ impl<I: Intercept> Worker<I> {
         self.note_denial(flow.client(), Some(flow), None, denial);
     }
 
-    /// Adds a flow whose client is validated. Returns its key.
+    /// Adds a flow whose client is validated: its socket, and whether that has the settings of the
+    /// listeners. Returns its key.
     fn insert_validated(
         &mut self,
         flow: Flow,
         rule: Rc<LocalRule>,
-        socket: OwnedFd,
+        (socket, inherits): (OwnedFd, bool),
         hop_limit: Option<u8>,
     ) -> u64 {
-        let deferred = if rule.inherited {
+        let deferred = if rule.inherited && inherits {
             DeferredOptions::default()
         } else {
             // Best effort: the connection works without these settings.

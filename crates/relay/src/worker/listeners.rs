@@ -14,6 +14,8 @@ use crate::sys;
 pub(super) enum Purpose {
     /// Redirected clients, which address a server.
     Transit,
+    /// The same, of Multipath TCP.
+    Multipath,
     /// Clients that name the destination themselves, at this address.
     Requests(SocketAddr),
     /// Clients for this fixed destination.
@@ -25,9 +27,11 @@ pub(super) enum Purpose {
 pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>);
 
 impl Listeners {
-    /// Transparent listeners, explicit ones, and those with a fixed destination.
+    /// Transparent listeners, those for Multipath TCP, explicit ones, and those with a fixed
+    /// destination.
     pub(super) fn new(
         transparent: Vec<Socket>,
+        multipath: Vec<Socket>,
         explicit: Vec<Socket>,
         fixed: Vec<(Socket, SocketAddr)>,
     ) -> io::Result<Self> {
@@ -35,6 +39,8 @@ impl Listeners {
         let mut all: Vec<_> = transparent
             .map(|socket| (Some(socket), Purpose::Transit))
             .collect();
+        let multipath = multipath.into_iter();
+        all.extend(multipath.map(|socket| (Some(socket), Purpose::Multipath)));
         for socket in explicit {
             let address = socket.local_addr()?.as_socket();
             let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -50,6 +56,17 @@ impl Listeners {
         Some((socket.as_ref()?, *purpose))
     }
 
+    /// The ports for clients of Multipath TCP, each with whether it is for IPv6.
+    pub(super) fn multipath(&self) -> Vec<(bool, u16)> {
+        let all = self.0.iter();
+        let sockets = all.filter(|(_, purpose)| matches!(purpose, Purpose::Multipath));
+        let addresses = sockets.filter_map(|(socket, _)| {
+            let address = socket.as_ref()?.local_addr().ok()?.as_socket()?;
+            Some((address.is_ipv6(), address.port()))
+        });
+        addresses.collect()
+    }
+
     /// The open listeners, with their numbers.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (u64, &Socket)> {
         let all = (0..).zip(&self.0);
@@ -60,7 +77,7 @@ impl Listeners {
     pub(super) fn shared(&self) -> io::Result<Vec<Shared>> {
         let each = self.0.iter().filter_map(|(socket, purpose)| {
             let fixed = match purpose {
-                Purpose::Transit => return None,
+                Purpose::Transit | Purpose::Multipath => return None,
                 Purpose::Requests(_) => false,
                 Purpose::Fixed(_) => true,
             };
@@ -80,7 +97,8 @@ impl Listeners {
     /// Removes the listeners that have an address of their own.
     pub(super) fn take_shared(&mut self) -> Vec<Socket> {
         let all = self.0.iter_mut();
-        let shared = all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit));
+        let shared =
+            all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit | Purpose::Multipath));
         shared.filter_map(|(socket, _)| socket.take()).collect()
     }
 
