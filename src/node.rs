@@ -425,9 +425,8 @@ fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>
 
 /// Warns if the configuration wants Multipath TCP and this host has none.
 pub(super) fn report_multipath(config: &Config, log: &Log) {
-    if config.policy.wants_multipath()
-        && let Err(error) = sys::supports_multipath()
-    {
+    let wanted = config.policy.wants_multipath() || !config.multipath_listeners.is_empty();
+    if wanted && let Err(error) = sys::supports_multipath() {
         let message = "this host has no Multipath TCP (net.mptcp.enabled): its connections are left to their \
                        servers";
         log.warn(message, &[("error", &error)]);

@@ -263,6 +263,7 @@ impl Reader {
             observe: self.observe(file.one("observe")),
             explicit,
             fixed,
+            multipath_listeners: self.multipath_listeners(file.all("listener")),
             measure,
             follow: self.follow(file, policy.chains.me),
             policy,

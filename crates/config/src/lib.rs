@@ -63,6 +63,8 @@ pub struct Config {
     pub observe: Observe,
     /// Where clients and peers request a relay (RFC 8803), besides.
     pub explicit: Vec<SocketAddr>,
+    /// Which of the explicit and fixed listeners accept Multipath TCP.
+    pub multipath_listeners: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.
     pub fixed: Vec<Fixed>,
     /// What is done with flows.

@@ -121,11 +121,18 @@ impl TwoPaths {
         node.expect("the node becomes ready")
     }
 
-    /// A port to listen on at the server.
+    /// A port to listen on at the server, at all its addresses of a family.
     pub(super) fn listen(&self, family: Family, protocol: Protocol) -> TcpListener {
-        let at = server(family, PORT);
+        let any = match family {
+            Family::V4 => IpAddr::from([0; 4]),
+            Family::V6 => IpAddr::from([0; 16]),
+        };
+        let at = SocketAddr::new(any, PORT);
         let make = || -> io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(protocol))?;
+            if at.is_ipv6() {
+                socket.set_only_v6(true)?;
+            }
             socket.set_reuse_address(true)?;
             socket.bind(&at.into())?;
             socket.listen(1024)?;

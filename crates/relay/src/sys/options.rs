@@ -160,7 +160,18 @@ pub(super) fn get_option<T: OptionValue>(
     level: i32,
     name: i32,
 ) -> io::Result<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: any bytes are a value.
+    let zero = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
+    read_option(socket, level, name, zero)
+}
+
+/// The same for an option that reads `value` too.
+pub(super) fn read_option<T: OptionValue>(
+    socket: &impl AsFd,
+    level: i32,
+    name: i32,
+    mut value: T,
+) -> io::Result<T> {
     let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     // SAFETY: `value` lives through the call and `length` is its size.
     let result = unsafe {
@@ -168,15 +179,14 @@ pub(super) fn get_option<T: OptionValue>(
             socket.as_fd().as_raw_fd(),
             level,
             name,
-            value.as_mut_ptr().cast(),
+            (&raw mut value).cast(),
             &raw mut length,
         )
     };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was zeroed, and any bytes are a value.
-    Ok(unsafe { value.assume_init() })
+    Ok(value)
 }
 
 pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {

@@ -65,7 +65,7 @@ pub(super) fn prepare_listener(socket: &Socket) -> io::Result<()> {
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = bound_listener(address, settings)?;
+    let socket = bound_listener(address, settings, Protocol::TCP)?;
     // Best effort: without it requests arrive one round trip later.
     let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
     let _ = set_option(
@@ -84,7 +84,27 @@ pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::R
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = bound_listener(address, settings)?;
+    listen_on(address, settings, Protocol::TCP)
+}
+
+/// A listener on `address` for clients of Multipath TCP and of TCP, explicit or fixed. Without TCP
+/// Fast Open: once a SYN with data was accepted, a second path stalls downloads (Linux 6.18).
+///
+/// # Errors
+/// Any of the system calls; `EPROTONOSUPPORT` or `ENOPROTOOPT` where the host has no Multipath TCP.
+pub fn addressed_multipath_listener(
+    address: SocketAddr,
+    settings: SocketSettings,
+) -> io::Result<Socket> {
+    listen_on(address, settings, Protocol::MPTCP)
+}
+
+fn listen_on(
+    address: SocketAddr,
+    settings: SocketSettings,
+    protocol: Protocol,
+) -> io::Result<Socket> {
+    let socket = bound_listener(address, settings, protocol)?;
     socket.listen(settings.backlog)?;
     Ok(socket)
 }
@@ -99,8 +119,12 @@ pub fn prefer_cpu(listener: &Socket, cpu: usize) -> io::Result<()> {
     set_option(listener, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
 }
 
-fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
+fn bound_listener(
+    address: SocketAddr,
+    settings: SocketSettings,
+    protocol: Protocol,
+) -> io::Result<Socket> {
+    let socket = stream_socket(address.is_ipv6(), settings.mark, protocol)?;
     if address.is_ipv6() {
         // Or `[::]` would take the IPv4 addresses too, and `0.0.0.0` beside it would be in use.
         socket.set_only_v6(true)?;
@@ -140,7 +164,15 @@ pub(super) fn stream_socket(ipv6: bool, mark: u32, protocol: Protocol) -> io::Re
 /// A socket for an upstream connection: a crash of the node resets it instead of ending its stream,
 /// and it may share an address with another connection.
 pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
-    let socket = tcp_socket(ipv6, mark)?;
+    prepare_upstream(tcp_socket(ipv6, mark)?)
+}
+
+/// The same of Multipath TCP, which becomes TCP where the server does not answer with it.
+pub(crate) fn multipath_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    prepare_upstream(stream_socket(ipv6, mark, Protocol::MPTCP)?)
+}
+
+fn prepare_upstream(socket: Socket) -> io::Result<Socket> {
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)?;

@@ -31,13 +31,14 @@ impl<I: Intercept> Worker<I> {
         let mut taken = 0;
         while taken < ACCEPTS_MAX.max(self.to_connect.len()) {
             taken += 1;
-            let Some((listener, purpose)) = self.listeners.get(number) else {
+            let Some((listener, purpose, multipath)) = self.listeners.get(number) else {
                 return;
             };
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
                     // A command sent before a flow began must apply to that flow.
                     self.carry_out();
+                    let token = multipath.then(|| self.token_of(&socket)).flatten();
                     match purpose {
                         Purpose::Requests(_) => self.receive_request(client, socket, None),
                         Purpose::Fixed(destination) => {
@@ -48,7 +49,7 @@ impl<I: Intercept> Worker<I> {
                             self.on_accept(Flow::new(client, server), socket, true);
                         }
                         Purpose::Multipath => {
-                            self.on_accept_multipath(Flow::new(client, server), socket);
+                            self.on_accept_multipath(Flow::new(client, server), socket, token);
                         }
                     }
                 }

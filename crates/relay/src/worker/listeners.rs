@@ -22,9 +22,9 @@ pub(super) enum Purpose {
     Fixed(SocketAddr),
 }
 
-/// All listeners, by number. A listener that a successor takes over is closed here.
+/// All listeners, by number, and the numbers of those that accept Multipath TCP. A listener that a successor takes over is closed here.
 #[derive(Debug)]
-pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>);
+pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>, Vec<usize>);
 
 impl Listeners {
     /// Transparent listeners, those for Multipath TCP, explicit ones, and those with a fixed
@@ -48,12 +48,22 @@ impl Listeners {
         }
         let fixed = fixed.into_iter();
         all.extend(fixed.map(|(socket, destination)| (Some(socket), Purpose::Fixed(destination))));
-        Ok(Self(all))
+        let accept_multipath = |(number, (socket, _)): (usize, &(Option<Socket>, Purpose))| {
+            socket
+                .as_ref()
+                .is_some_and(sys::is_multipath)
+                .then_some(number)
+        };
+        let multipath = all.iter().enumerate().filter_map(accept_multipath);
+        let multipath = multipath.collect();
+        Ok(Self(all, multipath))
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<(&Socket, Purpose)> {
+    /// A listener, its purpose, and whether its clients may use Multipath TCP.
+    pub(super) fn get(&self, number: usize) -> Option<(&Socket, Purpose, bool)> {
         let (socket, purpose) = self.0.get(number)?;
-        Some((socket.as_ref()?, *purpose))
+        let socket = socket.as_ref()?;
+        Some((socket, *purpose, self.1.contains(&number)))
     }
 
     /// The ports for clients of Multipath TCP, each with whether it is for IPv6.

@@ -165,25 +165,31 @@ impl Multipath {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// A client of a listener for Multipath TCP has completed its handshake.
-    pub(super) fn on_accept_multipath(&mut self, flow: Flow, socket: OwnedFd) {
-        let info = sys::multipath_info(&socket);
-        match info {
+    /// The token of an accepted connection, if it has further paths. Others are of TCP, and get what
+    /// the listener could not pass on.
+    pub(super) fn token_of(&mut self, socket: &OwnedFd) -> Option<u32> {
+        let token = sys::token(socket);
+        match token {
             Some(_) => self.counters.multipath_accepted.add(1),
-            None => {
-                self.counters.multipath_fell_back.add(1);
-                sys::restore_tcp(&socket);
-            }
+            None => sys::restore_tcp(socket),
         }
+        token
+    }
+
+    /// A client in transit that requested Multipath TCP has completed its handshake.
+    pub(super) fn on_accept_multipath(&mut self, flow: Flow, socket: OwnedFd, token: Option<u32>) {
+        self.counters
+            .multipath_fell_back
+            .add(token.is_none().into());
         let key = self.on_accept(flow, socket, false);
-        let (Some(key), Some(info)) = (key, info) else {
+        let (Some(key), Some(token)) = (key, token) else {
             return;
         };
         if self.entries.live(key).is_none() {
             return;
         }
         let multipath = &mut self.multipath;
-        if !multipath.admit(key, info.token, flow.server(), &mut self.intercept) {
+        if !multipath.admit(key, token, flow.server(), &mut self.intercept) {
             self.counters.multipath_ports_unavailable.add(1);
         }
     }
