@@ -271,7 +271,7 @@ where
 
 impl<I: Intercept> Worker<I> {
     fn new(
-        settings: Settings,
+        mut settings: Settings,
         (mut intercept, generation): (I, u8),
         commands: Receiver<Command>,
         waker: Arc<Waker>,
@@ -283,10 +283,10 @@ impl<I: Intercept> Worker<I> {
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
         let listeners = Listeners::new(
-            settings.listeners,
-            settings.multipath,
-            settings.explicit,
-            settings.fixed,
+            std::mem::take(&mut settings.listeners),
+            std::mem::take(&mut settings.multipath),
+            std::mem::take(&mut settings.explicit),
+            std::mem::take(&mut settings.fixed),
         )?;
         let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
@@ -298,15 +298,7 @@ impl<I: Intercept> Worker<I> {
         multipath.offer(&rules.policy, &mut intercept)?;
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
-        let warm = settings.policy.chains.me.map(|me| {
-            let common = warm::Common {
-                me,
-                mark: settings.socket_mark,
-                token_base: TOKEN_WARM,
-                seed: u64::from_ne_bytes(sys::random()),
-            };
-            WarmHops::new(common, &settings.policy.chains.peers, now)
-        });
+        let warm = warm_hops(&settings, now);
         Ok(Self {
             index: settings.index,
             epoll,
@@ -641,6 +633,18 @@ impl<I: Intercept> Worker<I> {
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+/// The idle hops of a node that has a number.
+fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
+    let chains = &settings.policy.chains;
+    let common = warm::Common {
+        me: chains.me?,
+        mark: settings.socket_mark,
+        token_base: TOKEN_WARM,
+        seed: u64::from_ne_bytes(sys::random()),
+    };
+    Some(WarmHops::new(common, &chains.peers, now))
 }
 
 fn is_listener(token: u64) -> bool {
