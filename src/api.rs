@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) mod chains;
 pub(crate) mod control_client;
 pub(crate) mod observed;
+pub(crate) mod packets;
 pub(crate) mod saved;
 
 /// The phase of a node's life.
@@ -146,6 +147,7 @@ impl Reloads {
             Ok(_) => {
                 self.succeeded += 1;
                 self.last_success_unix_seconds = now_unix_seconds;
+                // An operator has corrected what it reported.
                 self.last_error = None;
             }
             Err(error) => {
@@ -182,6 +184,9 @@ pub(crate) struct Relays {
     pub(crate) incomplete: bool,
     /// Workers that did not answer in time: their relays are missing.
     pub(crate) silent_workers: usize,
+    /// Flows of the packet path, as far as the limit has room beside the relays.
+    #[serde(default)]
+    pub(crate) packet_flows: Vec<packets::Flow>,
 }
 
 /// One relay.

@@ -25,7 +25,15 @@ const OBJECTS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("observe", &[]),
-    ("packet_path", &["packet_control"]),
+    (
+        "packet_path",
+        &[
+            "packet_key",
+            "packet_flow",
+            "packet_profile",
+            "packet_client",
+        ],
+    ),
     (
         "deferred",
         &[

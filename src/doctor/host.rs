@@ -122,6 +122,7 @@ impl Host {
         let capability = |held: &Capability| held.to_string();
         let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
         let node = Presence::look(config);
+        // A running node has these addresses itself.
         let closed = match node {
             Presence::None => listening::look(config),
             _ => Vec::new(),
@@ -135,6 +136,7 @@ impl Host {
                 .into_iter()
                 .map(Interface::read)
                 .collect(),
+            // A node raises its soft limit to the hard one.
             files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
             rules: host::rules().unwrap_or_default(),
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),

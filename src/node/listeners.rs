@@ -33,6 +33,8 @@ impl Inherited {
             .iter()
             .map(|fixed| (Kind::Fixed, fixed.address));
         let mut share = |(kind, address)| {
+            // The two nodes may have different numbers of workers, and connections are queued in
+            // each socket.
             let shares = sockets.divide(kind, address, config.node.workers);
             ((kind, address), shares)
         };
@@ -50,6 +52,7 @@ impl Inherited {
         let shares = self.0.get_mut(&(kind, address));
         let share = shares.and_then(|shares| shares.get_mut(usize::from(worker)));
         let share: Vec<OwnedFd> = share.map(std::mem::take).unwrap_or_default();
+        // There is no predecessor, or this one has more workers.
         if share.is_empty() {
             let opened = open().with_context(|| format!("open the listener {address}"))?;
             return Ok(vec![opened]);

@@ -26,6 +26,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         name: NAME.to_owned(),
         matches: Match::default(),
         action: Action::Relay,
+        // Handshakes within this host are complete at once: there is nothing to overlap.
         accept: AcceptMode::LATE,
         observe: false,
         source_address: SourceAddress::Node,
@@ -50,6 +51,7 @@ pub(super) fn toward(via: &Via) -> Policy {
     let route = Route {
         matches: Match::default(),
         chains: vec![0],
+        // What is meant to go through the node must not go past it unnoticed.
         direct: false,
         transfer_bytes: None,
     };

@@ -25,10 +25,11 @@ use posthaste_relay::worker;
 
 use posthaste_daemon::privileges;
 
-use super::child::Signals;
+use super::child::next_signal;
 use super::complaint::{self, Complaints};
 use super::via::Via;
 use super::{netns, policy};
+use crate::signals::Signals;
 
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
@@ -84,10 +85,11 @@ impl Worker {
         let start = Instant::now();
         self.drain(LAST_WORDS_MAX);
         while start.elapsed() < LAST_WORDS_MAX && self.is_moving() {
-            if signals.next(PollTimeout::from(LOOK_MS)).is_some() {
+            if next_signal(signals, PollTimeout::from(LOOK_MS)).is_some() {
                 break;
             }
         }
+        // What is left has not moved for a while, or a signal has ended the wait.
         self.drain(Duration::ZERO);
         // A panic has printed its own message.
         let _ = self.thread.join();
@@ -130,11 +132,12 @@ fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
         let Some(port) = port else {
             bail!("a listener without a port");
         };
-        *(if ipv6 {
+        let of_family = if ipv6 {
             &mut ports.ipv6
         } else {
             &mut ports.ipv4
-        }) = Some(port);
+        };
+        *of_family = Some(port);
         worker.listeners.push(listener);
     }
     Ok(ports)
@@ -156,6 +159,7 @@ impl Capture {
             programs,
             netns,
             ports,
+            // Nothing is ever written to it: there are no events.
             silence: pipe2(OFlag::O_CLOEXEC)?,
         })
     }

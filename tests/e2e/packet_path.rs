@@ -13,9 +13,9 @@ use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::support::{
-    PORT, Pair, accept, counter, dial, dial_with, errno, expect_end, expect_reset, firewall,
-    firewall_script, firewall_text, line, listen, network, remove_firewall, reset, start_in,
-    target, until,
+    PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
+    firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
+    start_in, target, until,
 };
 
 mod ends;
@@ -24,6 +24,7 @@ mod icmp;
 mod learning;
 mod lifetime;
 mod reload;
+mod report;
 mod resend;
 mod tuples;
 

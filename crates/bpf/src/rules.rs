@@ -170,7 +170,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The trie's content: destination prefix to its candidates. `chained` says whether flows may be
+/// The trie's content: destination prefix to its candidates. `chained` is whether flows may be
 /// sent through other nodes.
 pub(crate) fn compile(
     rules: &[Rule],

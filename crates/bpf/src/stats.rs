@@ -7,7 +7,7 @@ use crate::object::Map;
 const CPUS_MAX: usize = 8192;
 
 /// Name and documentation of each counter, in the order of `enum stat`.
-const STATS: [(&str, &str); 41] = [
+const STATS: [(&str, &str); 44] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
         "half_open_full",
@@ -81,6 +81,18 @@ const STATS: [(&str, &str); 41] = [
     (
         "packet_unfit",
         "SYNs with options or data that the packet path does not carry.",
+    ),
+    (
+        "packet_local",
+        "SYNs that this host does not forward, or on the addresses of one of its sockets.",
+    ),
+    (
+        "packet_client",
+        "SYNs forwarded since their client was not observed to reach their destination.",
+    ),
+    (
+        "packet_blocked",
+        "SYNs not taken because the firewall of this host limits connections.",
     ),
     (
         "packet_bad",

@@ -270,7 +270,12 @@ struct packet_flow {
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
+	__u16 pad;
 	__u64 prefix; /* of the client */
+	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
+	 * differences of successive acknowledgements, so one that is late cancels out. */
+	__u64 bytes_up;	  /* the client's */
+	__u64 bytes_down; /* the server's */
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
@@ -286,6 +291,9 @@ struct packet_profile {
 	__u8 offers; /* OFFERS_* */
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
 	__u8 is_long; /* it sent more than a first window */
+	__u32 routed_from; /* interface from which a look-up found a way through this host */
+	__u32 pad;
+	__u64 routed_ns; /* when */
 };
 
 /* The half-open flows of the packet path from a client prefix. */
@@ -300,12 +308,10 @@ struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
-	__u32 due;	    /* SYNs to send again */
-	__u32 pad;
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
-/* Says that connections of a client with a service pass this host. */
+/* An entry exists if connections of a client with a service pass this host. */
 struct packet_client {
 	__u64 learned_ns;
 	__u32 ifindex; /* of the client */
@@ -434,6 +440,9 @@ enum stat {
 	STAT_PACKET_TAKEN,    /* SYNs answered by the packet path */
 	STAT_PACKET_LEARNING, /* SYNs forwarded to learn what their destination grants */
 	STAT_PACKET_UNFIT,    /* SYNs with options or data that the packet path does not carry */
+	STAT_PACKET_LOCAL,    /* SYNs that this host does not forward, or for a socket of it */
+	STAT_PACKET_CLIENT,   /* SYNs of a client that was not seen to reach the destination */
+	STAT_PACKET_BLOCKED,  /* SYNs while the firewall limits connections */
 	STAT_PACKET_BAD,      /* SYNs to a destination that failed lately */
 	STAT_PACKET_FULL,     /* SYNs over the half-open budget, or without a free entry */
 	STAT_PACKET_BUSY,     /* SYNs on the tuple of a living flow */

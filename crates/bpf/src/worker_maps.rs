@@ -18,12 +18,11 @@ use posthaste_relay::sys::monotonic;
 
 use crate::deferred::TailCalls;
 use crate::error::Error;
-use crate::event;
+use crate::event::Reader;
 use crate::layout::{self, bytes, flow_key, nanoseconds, profile_key};
 use crate::object::Map;
 use crate::objects::types;
 use crate::observe::{Profile, Trust};
-use crate::ring::Reader;
 use crate::syn_option;
 use crate::sys;
 
@@ -199,12 +198,7 @@ impl Intercept for WorkerMaps {
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        // An event that cannot be parsed is skipped.
-        loop {
-            if let Some(event) = self.reader.next(event::parse)? {
-                return Some(event);
-            }
-        }
+        self.reader.next()
     }
 
     fn set_accepting(&mut self, listening: bool) -> io::Result<()> {

@@ -17,7 +17,7 @@ use super::host::Capacity;
 use super::keys::{NODE, RELAYS_MAX, Table, WORKERS_MAX};
 use super::problem::{self, Problem};
 use super::value::{self, Meaning, Reading};
-use super::{Config, Node, Observe, Transparent};
+use super::{Config, Node, Observe, Packet, Transparent};
 
 mod chains;
 mod control_client;
@@ -261,6 +261,7 @@ impl Reader {
             metrics,
             transparent,
             observe: self.observe(file.one("observe")),
+            packet: self.packet(file.one("packet")),
             explicit,
             fixed,
             multipath_listeners: self.multipath_listeners(file.all("listener")),
@@ -377,6 +378,12 @@ impl Reader {
             reserve,
             per_prefix: self.get(section, "per_prefix"),
             expiry: self.get(section, "expiry"),
+        }
+    }
+
+    fn packet(&mut self, section: &Section) -> Packet {
+        Packet {
+            flows: self.get(section, "flows"),
         }
     }
 

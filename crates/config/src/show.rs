@@ -8,7 +8,7 @@ use posthaste_relay::policy::{HalfOpenLimits, Match, Rule, SideOptions, Timeouts
 use serde::Serialize;
 
 use super::value::{Word, show_duration, show_size};
-use super::{Config, Transparent, observe};
+use super::{Config, Packet, Transparent, observe};
 use crate::groups::Group;
 
 mod chains;
@@ -23,6 +23,7 @@ pub(super) struct Effective {
     metrics: Metrics,
     transparent: Interception,
     observe: observe::Shown,
+    packet: Packet,
     half_open: HalfOpen,
     defaults: Defaults,
     access: Access,
@@ -202,6 +203,7 @@ impl Effective {
             },
             transparent: interception(&config.transparent),
             observe: observe::Shown::of(&config.observe),
+            packet: config.packet,
             half_open: half_open(&config.policy.half_open),
             defaults: Defaults {
                 strict_after_failure: show_duration(config.policy.strict_after_failure),

@@ -60,6 +60,7 @@ struct Meter {
 impl Meter {
     /// Adds to it, and returns how much it is then.
     fn add(&mut self, cost: Duration, now: Duration) -> Duration {
+        // Time without use is not saved up: a burst is bounded by the limit alone.
         self.paid_at = self.paid_at.max(now) + cost;
         self.paid_at - now
     }
@@ -67,6 +68,7 @@ impl Meter {
     /// Adds to it if it is no more than `most` then. Whether it was.
     fn add_within(&mut self, cost: Duration, most: Duration, now: Duration) -> bool {
         let fits = self.paid_at.max(now) + cost <= now + most;
+        // What is refused costs nothing, or a node that keeps trying could never come back.
         if fits {
             self.add(cost, now);
         }

@@ -135,6 +135,7 @@ fn time_us(
     nodes: &[NodeNumber],
     transfer: Transfer,
 ) -> Option<u64> {
+    // Of the links of this chain alone: the others do not matter for its time.
     let mut matrix = Matrix::new(nodes.len()).ok()?;
     for (place, ends) in nodes.windows(2).enumerate() {
         let link = registry.agreed(ends[0], ends[1]).link?;
@@ -152,6 +153,7 @@ fn why(
     direct_us: Option<u64>,
 ) -> String {
     let registry = &inner.state.registry;
+    // A node that is away has no links, which would be the wrong reason to give.
     let absent = [first, last]
         .into_iter()
         .find(|node| !registry.nodes().contains_key(node));

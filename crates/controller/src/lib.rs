@@ -48,6 +48,7 @@ const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 /// # Errors
 /// A socket cannot be bound, or the store cannot be opened.
 pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
+    // First: ports below 1024 need a privilege that is dropped next.
     let sockets = Sockets::bind(&config)?;
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;
@@ -68,11 +69,13 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        // Tables, a repair, a reload and a write to the store may run at once.
         .max_blocking_threads(4)
         .thread_name("posthaste-plan")
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(serve(path, sockets, &acceptor, &server));
+    // A plan that is being made cannot be aborted: its thread is left behind after this.
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
     drop(server);
     writer.finish();
@@ -105,7 +108,9 @@ fn bind(address: SocketAddr, key: &str) -> anyhow::Result<std::net::TcpListener>
             // So that 0.0.0.0 and [::] go side by side.
             socket.set_only_v6(true)?;
         }
+        // Connections of a predecessor in TIME-WAIT must not keep a restart from binding.
         socket.set_reuse_address(true)?;
+        // The runtime expects this of a listener that it did not open itself.
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
@@ -154,8 +159,10 @@ async fn serve(
         _ = interrupted.recv() => {}
     }
     notify::stopping(CLOSING_TIME_MAX);
+    // Before the streams end, so that no connection is accepted meanwhile.
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     part(server).await;
+    // After the last message: the stored time covers all that nodes received.
     server.keep_time();
     server.log.info("the controller has stopped", &[]);
     Ok(())
@@ -176,6 +183,7 @@ async fn reload_on(mut hangups: Signal, path: PathBuf, server: Arc<Server>) {
     while hangups.recv().await.is_some() {
         notify::reloading();
         let file = path.clone();
+        // Reads files: streams and keepalives must not wait for a disk.
         let loaded = tokio::task::spawn_blocking(move || Controller::load(&file)).await;
         match loaded {
             Ok(Ok(next)) => reload(next, &server),
@@ -183,6 +191,7 @@ async fn reload_on(mut hangups: Signal, path: PathBuf, server: Arc<Server>) {
                 server.counters.reloads_failed.add();
                 server.log.error("reload failed", &[("error", &error)]);
             }
+            // The runtime ends.
             Err(_) => return,
         }
         notify::ready("planning");

@@ -31,6 +31,7 @@ impl Membership {
             return false;
         }
         self.version += 1;
+        // It is back: nodes must not receive afterwards that it went.
         self.removed.remove(&number);
         self.members.insert(number, (self.version, member));
         true
@@ -68,6 +69,7 @@ impl Membership {
         Some(ToNode::Members {
             all,
             members: members.map(|(_, member)| member.clone()).collect(),
+            // Nodes drop whatever a whole list does not name.
             removed: match all {
                 true => Vec::new(),
                 false => removed.map(|(number, _)| *number).collect(),

@@ -39,13 +39,16 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, ser
     let mut waiting: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
+            // Without a pause this would spin: the queue stays readable while accept fails.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        // `open` drops its receiver once the handshake is over, which frees the place.
         waiting.retain(|one| !one.is_closed());
         if waiting.len() >= UNAUTHORIZED_MAX + server.allowed_keys().count()
             && let Some(oldest) = waiting.pop_front()
         {
+            // The oldest: who only holds connections open cannot keep nodes out.
             let _ = oldest.send(());
         }
         let (room, displaced) = oneshot::channel();
@@ -71,6 +74,7 @@ async fn open(
     // Small messages must not wait for acknowledgements of earlier ones.
     let _ = stream.set_nodelay(true);
     let met = tokio::select! {
+        // One bound over handshake and hello: who sends byte by byte gains no time.
         met = timeout(OPENING_TIME_MAX, meet(stream, &acceptor)) => {
             met.unwrap_or_else(|_| Err(Unauthorized::Slow))
         }
@@ -161,6 +165,7 @@ async fn serve(
         end = speak(&mut writing, &session.wake, number, ticket, server) => end,
         why = &mut leave => End::Dismissed(why.unwrap_or(Dismissal::Stopping)),
     };
+    // Before GoAway, which may take a second: others are not to wait for it.
     server.leave(number, ticket, &end);
     part(&mut reading.unsplit(writing), &end).await;
 }
@@ -184,6 +189,7 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     ticket: u64,
     server: &Server,
 ) -> End {
+    // More than one: a single keepalive may be late.
     let patience = server.keepalive() * SILENT_INTERVALS;
     loop {
         let received = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;

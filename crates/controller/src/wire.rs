@@ -84,6 +84,7 @@ impl End {
     /// What the node is sent, if there is any use in it.
     pub(super) fn go_away(&self) -> Option<ToNode> {
         match self {
+            // The other end does not read any more.
             Self::Closed | Self::Broken(_) | Self::Silent => None,
             _ => Some(ToNode::GoAway(self.to_string())),
         }
@@ -138,6 +139,7 @@ async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Re
     let mut head = [0; LENGTH_BYTES];
     stream.read_exact(&mut head).await?;
     let length = frame::length(head).map_err(End::Unreadable)?;
+    // Before any of it is read: a node that is not let in yet gets little memory.
     if length > longest {
         let error = FrameError::TooLong(u32::from_be_bytes(head));
         return Err(End::Unreadable(error));
@@ -161,6 +163,7 @@ pub(super) async fn write(
     frame::write(message, &mut bytes).map_err(End::Unreadable)?;
     let written = async {
         stream.write_all(&bytes).await?;
+        // The TLS layer may hold records back until they are flushed.
         stream.flush().await
     };
     let written = timeout(WRITE_TIME_MAX, written).await;

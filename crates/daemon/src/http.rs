@@ -72,6 +72,7 @@ pub async fn answer<T: IntoResponse + Send + 'static>(
 ) -> Response {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer.into_response(),
+        // The work was cancelled: the runtime ends.
         Err(_) => refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the server failed to answer",

@@ -56,6 +56,7 @@ impl Page {
     /// The rows of a table that have a value.
     pub fn rows<T>(&mut self, rows: &[Row<T>], source: &T) {
         for (name, labels, help, value) in rows {
+            // A value that is not there is left out: 0 would read as measured.
             let Some(value) = value(source) else { continue };
             if !help.is_empty() {
                 self.family(name, help);

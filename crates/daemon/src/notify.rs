@@ -19,6 +19,7 @@ pub fn ready(what: &str) {
 /// The node relays, and this is its main process from now on.
 pub fn took_over() {
     let own = NotifyState::MainPid(std::process::id());
+    // In one message, so that both take effect together.
     send(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
 }
 

@@ -126,14 +126,17 @@ pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     }
     caps::clear(None, CapSet::Ambient).context("clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("clear the inheritable capabilities")?;
+    // Before the permitted set, of which it must be a part (capset(2)).
     caps::set(None, CapSet::Effective, &left).context("drop effective capabilities")?;
     caps::set(None, CapSet::Permitted, &left).context("drop permitted capabilities")?;
+    // A set-user-ID program that is started must not gain what was dropped (execve(2)).
     nix::sys::prctl::set_no_new_privs().context("set no_new_privs")
 }
 
 /// Makes programs that this thread executes keep these capabilities, whatever the user.
 pub fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
     for capability in passed {
+        // In this order: only what is inheritable can become ambient (capabilities(7)).
         for set in [CapSet::Inheritable, CapSet::Ambient] {
             caps::raise(None, set, *capability).with_context(|| format!("pass on {capability}"))?;
         }
@@ -143,6 +146,7 @@ pub fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
 
 /// Raises the limit of open files to its hard limit. Returns it.
 pub fn raise_open_files() -> anyhow::Result<u64> {
+    // Not beyond the hard limit, which would need CAP_SYS_RESOURCE (setrlimit(2)).
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise RLIMIT_NOFILE")?;
     Ok(most)

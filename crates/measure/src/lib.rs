@@ -75,6 +75,7 @@ impl Reflectors {
         let measure = &config.measure;
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
             let opened = match inherited(*address) {
+                // It keeps its queue: probes that arrive during the change are answered.
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
                 None => Udp::bind(*address, mark, false),
             };
@@ -174,11 +175,13 @@ impl Measure {
     pub fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
         let mut running = lock(&self.running);
+        // A node that neither measures nor reflects needs no thread.
         let idle = settings.targets.is_empty() && running.sockets.is_empty();
         if running.thread.is_none() && idle {
             return Ok(());
         }
         if let Some((_, waker)) = &running.thread {
+            // Replaces settings that the thread has not adopted yet.
             *lock(&self.shared.next) = Some(settings);
             waker.wake();
             return Ok(());
@@ -214,6 +217,7 @@ impl Measure {
 
     /// Stops the thread.
     pub fn stop(&self) {
+        // Before the wake-up, or the thread could check it too early and wait again.
         self.shared.stopped.store(true, Ordering::Relaxed);
         if let Some((thread, waker)) = lock(&self.running).thread.take() {
             waker.wake();

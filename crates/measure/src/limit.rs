@@ -57,6 +57,7 @@ impl Sources {
     pub(super) fn new(rate: Rate) -> Self {
         Self {
             rate,
+            // Fixed: a table that grew with its sources could be filled from forged addresses.
             slots: vec![Bucket::full(rate); SLOTS],
             hash: RandomState::new(),
         }

@@ -193,6 +193,7 @@ impl Link {
     /// Measures soon, if the interval became shorter than when a measurement was valid for `ttl`.
     /// Existing measurements keep that validity until there are new ones.
     fn hurry(&mut self, ttl: Duration, now: Duration, rng: &mut Rng) {
+        // A longer interval takes effect by itself, after the next probe.
         if self.ttl() >= ttl {
             return;
         }
@@ -207,6 +208,7 @@ impl Link {
 
     /// The next action; call again until there is none.
     pub(super) fn next_errand(&mut self, now: Duration, rng: &mut Rng) -> Option<Errand> {
+        // First: a loss may bring a handshake forward, or end the link.
         while let Some(flight) = self.flights.next_lost(now) {
             self.on_lost(flight, now);
         }
@@ -224,10 +226,13 @@ impl Link {
             // A part is random, so that nodes do not probe in step.
             let interval = self.probe_interval();
             self.due = now + interval * 3 / 4 + part(interval / 2, rng);
+            // Used only while UDP does not pass, and reset when that begins.
             self.blocked_for = (self.blocked_for * 2).min(BLOCKED_MAX);
+            // Losses of a dead link or of one without UDP do not show a lossy path.
             let counts = self.state == State::Up && !self.blocked;
             return Some(self.probe(self.next_port, counts, now));
         }
+        // These do not count for the loss: they are sent because something was odd.
         let port = self.checks.take(now)?;
         Some(self.probe(port, false, now))
     }
@@ -258,11 +263,14 @@ impl Link {
         let was_in_doubt = std::mem::take(&mut self.lost_in_a_row) > 0;
         let was_blocked = std::mem::take(&mut self.blocked);
         match self.state {
+            // One answer may be chance: more are needed before flows come back.
             State::Dead if self.answered_in_a_row < ALIVE_AFTER => self.check_all(),
             State::Up if was_blocked => {
+                // The next probe was put off while UDP did not pass.
                 self.due = self.due.min(now + self.interval());
                 self.check_all();
             }
+            // The loss was a single one: the rest of the check is not needed.
             State::Up if was_in_doubt => self.checks.clear(),
             State::Up => {}
             State::Unmeasured | State::Dead => {
@@ -272,6 +280,7 @@ impl Link {
         }
         if self.state == State::Up {
             self.handshake = Handshake {
+                // A handshake in progress has yet to report its result.
                 pending: self.handshake.pending,
                 ..Handshake::default()
             };
@@ -308,6 +317,7 @@ impl Link {
             None if self.state == State::Dead => {}
             None => {
                 self.handshake.failed_in_a_row += 1;
+                // Nothing else measures here, and one lost SYN does not mean a dead link.
                 if self.blocked && self.handshake.failed_in_a_row < HANDSHAKES_FAILED {
                     self.handshake.due = Some(now + HANDSHAKE_AGAIN);
                 } else if self.is_silent() {
@@ -381,6 +391,7 @@ impl Link {
         let Some((mean_us, deviation_us)) = self.window.smoothed_us() else {
             return PATIENCE_FIRST;
         };
+        // As the retransmission timeout (RFC 6298 section 2.3), with one round trip more.
         let micros = 2 * u64::from(mean_us) + 4 * u64::from(deviation_us);
         Duration::from_micros(micros).clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
@@ -435,6 +446,7 @@ impl Link {
     /// Probes are lost, but handshakes succeed.
     fn go_on_by_handshakes(&mut self, news: News, now: Duration) {
         if !self.blocked {
+            // A filter drops UDP alone: flows over TCP do not see that as loss.
             self.flights.forget_last_losses();
             self.blocked_for = BLOCKED_FIRST;
             self.due = now + BLOCKED_FIRST;
@@ -453,10 +465,12 @@ impl Link {
     fn die(&mut self, now: Duration) {
         self.state = State::Dead;
         self.blocked = false;
+        // Its path may be another when it is up again.
         self.window = Window::new(self.schedule.ports);
         self.flights.forget_last_losses();
         self.checks.clear();
         self.answered_in_a_row = 0;
+        // A link that is measured rarely must still be found up again soon.
         self.due = self.due.min(now + DEAD_INTERVAL);
         self.handshake = Handshake {
             due: Some(now + DEAD_HANDSHAKES),
@@ -480,6 +494,7 @@ impl Link {
 
     /// Probes `count` ports out of schedule, from this one on.
     fn check_ports(&mut self, first: u8, count: u32) {
+        // With fewer ports than probes each is used again.
         let ports = (0..self.schedule.ports).cycle();
         let ports = ports.skip(usize::from(first % self.schedule.ports));
         self.checks.set(ports.take(count as usize));

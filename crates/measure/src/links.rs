@@ -83,6 +83,7 @@ impl Links {
     pub(crate) fn set_peers(&mut self, schedule: Schedule, peers: &[NodeId], now: Duration) {
         let mut former = std::mem::take(&mut self.links);
         if schedule.ports != self.schedule.ports {
+            // Times are kept by port: those of another number of ports do not fit.
             former.clear();
         }
         self.schedule = schedule;
@@ -95,6 +96,7 @@ impl Links {
                 (Link::new(*peer, schedule, due), Reported::default())
             });
             link.set_schedule(schedule, now, &mut self.rng);
+            // A reload does not undo what the controller requested.
             link.set_wanted(self.wanted.get(peer).copied(), now, &mut self.rng);
             self.links.push((link, reported));
         }
@@ -241,6 +243,7 @@ fn report(link: &Link, now: Duration) -> Report {
     Report {
         peer: link.peer,
         state: match known {
+            // It has expired, and the link has not been polled since.
             None if link.state == State::Up => State::Unmeasured,
             _ => link.state,
         },

@@ -108,8 +108,10 @@ impl Sender {
         let family = usize::from(target.reflector.is_ipv6());
         let socket = self.sockets[family].get(usize::from(port));
         let socket = socket.ok_or(Errno::EAFNOSUPPORT)?;
+        // Stands until the kernel's timestamp arrives, and if it never does.
         let left = clock::own();
         let mut sent = Timestamp::from_unix(self.clock.now());
+        // T1 identifies a probe, and two may be sent within its resolution.
         while self.sent.contains_key(&sent) {
             sent.0 = sent.0.wrapping_add(1);
         }
@@ -137,6 +139,7 @@ impl Sender {
 
     /// Reads received packets, up to [`TURN_MAX`] per socket.
     pub(super) fn collect(&mut self, settings: &Settings, now: Duration, events: &mut Vec<Event>) {
+        // Not at each turn: this looks at every probe in flight.
         if now >= self.swept + REMEMBERED {
             self.swept = now;
             self.sent.retain(|_, sent| now < sent.at + REMEMBERED);
@@ -191,6 +194,7 @@ fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
 fn probe_of(sent: &HashMap<Timestamp, Sent>, bytes: &[u8]) -> Option<Timestamp> {
     let probe = Probe::parse(bytes).ok()?.packet;
     let known = sent.get(&probe.sent)?;
+    // An ICMP error can be forged: it must quote a probe in flight.
     (known.sequence == probe.sequence).then_some(probe.sent)
 }
 
@@ -217,6 +221,7 @@ fn understand(
     let read = Reflection::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
     let (reflection, probe) = (read.packet, read.packet.probe);
     let known = sent.get(&probe.sent).ok_or(Refusal::Unexpected)?;
+    // An answer to another port, or from another address, was not caused by this probe.
     let of_it = (known.port, known.sequence) == (port, probe.sequence)
         && (known.to, settings.session) == (datagram.from, probe.session);
     let target = settings.target(known.peer).filter(|_| of_it);
@@ -228,6 +233,7 @@ fn understand(
     if !genuine {
         return Err(Refusal::AuthTag);
     }
+    // Only now: a forged answer must not use up the probe.
     let known = sent.remove(&probe.sent).ok_or(Refusal::Unexpected)?;
     let rtt = round_trip(&known, &reflection, datagram.at, now)?;
     let rtt_us = rtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1));
@@ -250,6 +256,8 @@ fn round_trip(
     let stay = reflection.sent.since(reflection.received, format);
     let stay = stay.ok_or(Refusal::Implausible)?;
     let elapsed = came.checked_sub(sent.left);
+    // Kernel timestamps follow the wall clock: a step of it shows as a difference to the
+    // clock that cannot be set.
     let within = now.saturating_sub(sent.at) + CLOCKS_DIFFER;
     let Some(elapsed) = elapsed.filter(|elapsed| *elapsed <= within) else {
         return Ok(None);

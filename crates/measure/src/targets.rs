@@ -42,6 +42,7 @@ impl Settings {
         let chains = &config.policy.chains;
         let measure = &config.measure;
         let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
+        // Of all peers: those that this node does not measure may measure it.
         for peer in chains.peers.iter() {
             let authenticating = peer.key.as_ref().map(stamp::key);
             let session = stamp::session(peer.id);

@@ -94,6 +94,7 @@ impl Thread {
         let targets = &self.settings.targets;
         let mut links = lock(&self.shared.links);
         for target in former.iter().filter(|target| !targets.contains(target)) {
+            // Another address or key may mean another host.
             links.forget(target.peer);
         }
         let peers: Vec<NodeId> = targets.iter().map(|target| target.peer).collect();
@@ -117,9 +118,11 @@ impl Thread {
     }
 
     fn turn(&mut self) {
+        // First: the sender of a probe that stays here too long discards the time.
         self.reflect();
         let now = sys::monotonic();
         let mut events = std::mem::take(&mut self.events);
+        // Answers before actions: a probe whose answer is in a queue must not time out.
         self.sender.collect(&self.settings, now, &mut events);
         let shared = Arc::clone(&self.shared);
         let mut links = lock(&shared.links);
@@ -134,9 +137,11 @@ impl Thread {
         while let Some(action) = links.poll_action(now) {
             self.carry_out(action, &mut links, now);
         }
+        // Again: the actions may have added handshakes.
         self.handshake_probe(&mut links, now);
         while let Some((report, was)) = links.next_report(now) {
             shared.sink.on_report(&report);
+            // A round trip that changes is no event for an operator.
             if report.state != was {
                 self.log_change(&report);
             }
@@ -179,6 +184,7 @@ impl Thread {
                     .send(&self.settings, target, probe, now)
                     .is_err()
                 {
+                    // Lost at once, not after its timeout.
                     links.on_refused(peer, probe, now);
                 }
             }

@@ -90,6 +90,7 @@ impl Udp {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(family, SockType::Datagram, flags, None)?;
         if ipv6 {
+            // Both families may be bound to one port of the wildcard address.
             setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
             setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
             setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true)?;
@@ -154,6 +155,7 @@ impl Udp {
                     datagram.at = kernel_time(times.system).unwrap_or(datagram.at);
                 }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
+                    // The local address; ipi_addr is that of the header, which may be a broadcast (ip(7)).
                     let ip = u32::from_be(info.ipi_spec_dst.s_addr);
                     datagram.to = Some(IpAddr::V4(ip.into()));
                 }
@@ -195,6 +197,7 @@ impl Udp {
         let kind = match (origin, left) {
             (Some(ORIGIN_TIMESTAMP), Some(left)) => Some(FateKind::Left(left)),
             (Some(origin), _) if ORIGINS_ICMP.contains(&origin) => Some(FateKind::Refused),
+            // Other origins, as local errors, have no bearing on what left or was refused.
             _ => None,
         };
         Ok(kind.map(|kind| Fate {
@@ -217,6 +220,7 @@ impl Udp {
         let parts = [IoSlice::new(bytes)];
         let flags = MsgFlags::MSG_DONTWAIT;
         let (fd, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
+        let send = |from: &[ControlMessage<'_>]| sendmsg(fd, &parts, from, flags, Some(&to));
         let sent = match from {
             Some(IpAddr::V4(ip)) if !self.ipv6 => {
                 let ip = libc::in_addr {
@@ -227,13 +231,7 @@ impl Udp {
                     ipi_spec_dst: ip,
                     ipi_addr: ip,
                 };
-                sendmsg(
-                    fd,
-                    &parts,
-                    &[ControlMessage::Ipv4PacketInfo(&info)],
-                    flags,
-                    Some(&to),
-                )
+                send(&[ControlMessage::Ipv4PacketInfo(&info)])
             }
             Some(IpAddr::V6(ip)) if self.ipv6 => {
                 let info = libc::in6_pktinfo {
@@ -242,15 +240,10 @@ impl Udp {
                     },
                     ipi6_ifindex: 0,
                 };
-                sendmsg(
-                    fd,
-                    &parts,
-                    &[ControlMessage::Ipv6PacketInfo(&info)],
-                    flags,
-                    Some(&to),
-                )
+                send(&[ControlMessage::Ipv6PacketInfo(&info)])
             }
-            _ => sendmsg(fd, &parts, &[], flags, Some(&to)),
+            // An address of the other family cannot be the source.
+            _ => send(&[]),
         };
         sent.map(drop)
     }

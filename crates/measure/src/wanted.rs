@@ -21,6 +21,7 @@ pub(super) fn bounded(mut wanted: HashMap<NodeId, Duration>) -> HashMap<NodeId, 
     let probes: f64 = wanted.values().map(|every| 1.0 / every.as_secs_f64()).sum();
     let stretch = probes / PROBES_PER_SECOND;
     if stretch > 1.0 {
+        // All by one factor: links in use stay measured more often than others.
         for interval in wanted.values_mut() {
             *interval = interval.mul_f64(stretch);
         }

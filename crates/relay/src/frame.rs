@@ -47,6 +47,7 @@ impl Frame {
         let mut bytes = Vec::with_capacity(ETHERNET_BYTES + captured.len());
         if l2_bytes == 0 {
             let ipv4 = captured.first().is_some_and(|first| first >> 4 == 4);
+            // So that offsets are the same for every device.
             bytes.extend_from_slice(&[0; 12]);
             bytes.extend_from_slice(if ipv4 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
         }
@@ -215,6 +216,8 @@ impl Frame {
         payload: usize,
     ) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(ETHERNET_BYTES + 40 + payload);
+        // Back to the host that sent the frame, which has a route to the source: this node may have
+        // none.
         bytes.extend_from_slice(self.bytes.get(6..12)?);
         bytes.extend_from_slice(self.bytes.get(0..6)?);
         bytes.extend_from_slice(self.bytes.get(12..14)?);

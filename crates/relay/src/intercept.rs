@@ -29,12 +29,12 @@ pub struct Event {
     /// and observed. Its SYN is held.
     pub trial: bool,
     /// The path that the observed flow took.
-    pub path: Option<Path>,
+    pub path: Option<ObservedPath>,
 }
 
 /// The path that an observed flow took from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct ObservedPath {
     /// The interface by which it left.
     pub ifindex: u32,
     /// The MSS that the host let the two ends agree on; 0 if unknown.
@@ -51,11 +51,11 @@ pub struct Observed {
     /// A flow forwarded after a relay got no answer did get one.
     pub bypassed: bool,
     /// The path onward.
-    pub path: Option<Path>,
+    pub path: Option<ObservedPath>,
 }
 
-/// Which source address an upstream connection may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which source address an upstream connection may use. In order, each keeps less of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The client's address and port.
     Client,
@@ -64,6 +64,8 @@ pub enum Source {
     ClientAddress,
     /// The address to which source NAT translates the client's.
     Translated(IpAddr),
+    /// The address of this host toward the server.
+    Node,
 }
 
 /// The kind of an event.

@@ -109,6 +109,7 @@ impl Prefix {
     /// Ones where a bit of the address counts.
     pub fn mask(&self) -> u128 {
         u128::MAX
+            // A prefix of no bits would shift by all 128, which is an overflow.
             .checked_shl(128 - u32::from(self.bits))
             .unwrap_or(0)
     }

@@ -8,14 +8,12 @@
 //! The worker owns every descriptor and all state of its relays. Other threads read its counters
 //! and send it [`Command`]s.
 
-mod accept;
 mod admit;
 mod black_holes;
 mod connect_request;
 mod entry;
 mod fresh;
 mod health;
-mod hop;
 mod inspect;
 mod linger;
 mod listeners;
@@ -29,11 +27,13 @@ mod preface;
 mod relaying;
 mod replay;
 mod reroute;
+mod rules;
 mod socket_io;
 mod syn_option;
 mod tally;
 mod time_wait;
 mod trial;
+mod upstream;
 mod user_timeout;
 
 use std::cmp::Reverse;
@@ -49,6 +49,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
+use crate::accept_mode::AcceptMode;
 use crate::black_holes::BlackHoles;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
@@ -68,7 +69,6 @@ use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
 use fresh::Fresh;
 use health::Health;
-use inspect::Rules;
 use linger::Lingering;
 use listeners::Listeners;
 use multipath::Multipath;
@@ -76,6 +76,7 @@ use pace::Paces;
 use pending_request::PendingRequest;
 use places::Places;
 use replay::Held;
+use rules::Rules;
 use socket_io::Buffers;
 
 /// Events taken from one `epoll_wait`.
@@ -373,7 +374,8 @@ impl<I: Intercept> Worker<I> {
         let Some(until) = self.drain_until else {
             return false;
         };
-        let late = self.counters.late.read() > 0 || self.rules.any_late();
+        // Whatever the rules, flows open late when the half-open budget is used up.
+        let late = self.counters.flows(AcceptMode::LATE).read() > 0 || self.rules.any_late();
         let grace = match (self.replaced, late) {
             (true, _) => HANDSHAKE_TIME_MAX,
             (false, true) => self.intercept.lag(),
@@ -470,6 +472,7 @@ impl<I: Intercept> Worker<I> {
         let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
         let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         let ready = Ready {
+            // A failed socket counts as ready for both, since only a call on it returns the error.
             readable: failed || flags.intersects(input),
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
             failed,

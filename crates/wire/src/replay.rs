@@ -28,6 +28,7 @@ impl ReplayWindow {
     pub fn new(fresh_ms: u64, capacity: usize) -> Self {
         Self {
             fresh_ms,
+            // With 0 the first message would have all others of its age refused.
             capacity: capacity.max(1),
             seen: BTreeSet::new(),
             forgotten_ms: None,

@@ -47,6 +47,7 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
     let destination = ipv4(header.destination)?;
     let source = match header.source {
         Some(source) => ipv4(source)?,
+        // Zeros cannot be mistaken: an endpoint has an address and a port.
         None => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
     };
     let is_last = header.segments.is_empty();
@@ -91,6 +92,7 @@ pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
 
 fn ours(option: &TcpOption<'_>) -> Result<Option<ChainHeader>, SynOptionError> {
     let mut bytes = Bytes::new(option.value);
+    // Others share these kinds: the experiment's number decides (RFC 6994 section 3).
     let experimental = [KIND, KIND_OTHER].contains(&option.kind);
     if !experimental || bytes.u16() != Some(EXPERIMENT) {
         return Ok(None);

@@ -68,6 +68,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     half_open: 4096,
     half_open_reserve: 16,
     profiles_max: 64,
+    packet_flows: 1024,
     windows: false,
     successions: 0,
 };

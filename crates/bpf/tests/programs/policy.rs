@@ -64,7 +64,7 @@ fn check(host: &mut Host<'_>, rng: &mut Rng) {
     }
 }
 
-/// What the program shows of a rule. It does not say which one let a flow pass or be late.
+/// What the program shows of a rule. It does not show which one let a flow pass or be late.
 fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(EventKind, usize)>) {
     let Some((index, rule)) = rule else {
         return (Passed, None);

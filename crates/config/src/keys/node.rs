@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use posthaste_relay::accept_mode::AcceptMode;
+
 use super::Accepted::{Duration as Length, Form, Number, Or, Size, Switch, Words};
 use super::Kind::{Many, Named, Numbered, One};
 use super::Usual::{Computed, Is, Required};
@@ -28,6 +30,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
 const GIBIBYTE: u32 = 1 << 30;
 /// The kernel keeps about 150 bytes for each profile, also for those that are not used.
 const PROFILES_MAX: u32 = 1 << 20;
+/// 1 GB of kernel memory.
+const PACKET_FLOWS_MAX: u32 = 1 << 22;
 /// Between two probes of a link: more probes show little more, and are bounded by what reflectors
 /// answer.
 pub(in super::super) const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -108,6 +112,10 @@ pub(in super::super) static NODE: Table = &[
         key("bypass_for", Is("\"10m\""), Length(SECOND, MONTH),
             "how long the node forwards connections for which a relay got no answer while forwarding did"),
     ]),
+    rows(&["packet"], One, &[
+        key("flows", Is("65536"), Number(1024, PACKET_FLOWS_MAX),
+            "flows of the packet path at a time; others are forwarded").at_start(keep!(NodeKeeps, packet.flows)),
+    ]),
     rows(&["half_open"], One, &[
         key("total", Is("4096"), Number(0, RELAYS_MAX), "in all").at_start(keep!(NodeKeeps, policy.half_open.total)),
         key("reserve", Computed("1024, at most a quarter of `total`"), Form("0 to `total`"),
@@ -142,7 +150,7 @@ pub(in super::super) static NODE: Table = &[
              unless it answers before"),
     ]),
     rows(&["defaults", "rule"], One, &[
-        key("accept", Is("\"early\""), Words(&["early", "strict", "late"]), "when the client is answered, see below"),
+        key("accept", Is("\"early\""), Words(&AcceptMode::NAMES), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),

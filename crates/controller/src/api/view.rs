@@ -108,6 +108,7 @@ pub(super) fn links(server: &Server, node: Option<&str>, limit: usize) -> Result
         _ => link_of(&inner, one, other),
     });
     let links = links.collect();
+    // One more is looked for: a list that was cut must not pass for a whole one.
     let incomplete = pairs.next().is_some();
     Ok(Links { links, incomplete })
 }

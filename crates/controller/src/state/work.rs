@@ -73,6 +73,7 @@ impl ControllerState {
 
     /// What is to be done now, if anything is.
     pub(in super::super) fn work(&mut self, now: Duration) -> Option<Work> {
+        // The RIB first: a repair takes what died out of routes sooner than new tables do.
         if self.rib_due().is_some_and(|due| due <= now)
             && let Some(rib) = self.rib.take()
         {
@@ -132,6 +133,7 @@ impl ControllerState {
     fn planned(&mut self, now: Duration) -> Duration {
         self.is_planning = false;
         let known = self.timing.planned_at();
+        // What became worse after the tables were begun is not in them.
         self.worse.retain(|_, at| *at > known);
         self.list_egresses(now);
         self.connected.values_mut().for_each(Pending::look_again);

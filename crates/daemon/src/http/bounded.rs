@@ -53,6 +53,7 @@ impl<L: Listener> Bounded<L> {
             io,
             closing: Some(closing),
             displaced: false,
+            // Not renewed by requests: a client that sends slowly gains no time.
             end: Box::pin(tokio::time::sleep(self.longest)),
         }
     }
@@ -88,6 +89,7 @@ impl<T: Unpin> Connection<T> {
             .closing
             .as_mut()
             .map(|word| Pin::new(word).poll(context));
+        // A receiver that is polled again after it has completed would panic.
         if let Some(Poll::Ready(word)) = word {
             self.closing = None;
             self.displaced = word.is_ok();

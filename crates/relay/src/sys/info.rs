@@ -85,6 +85,7 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let name = String::from_utf8_lossy(&name);
     Ok(TcpInfo {
         state: state_name(info.tcpi_state),
+        // The kernel pads it to a fixed length.
         congestion: name.trim_end_matches('\0').to_owned(),
         rtt_us: info.tcpi_rtt,
         rttvar_us: info.tcpi_rttvar,

@@ -77,6 +77,7 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
     set_option(
         socket,
         libc::SOL_SOCKET,
+        // Not SO_SNDBUF, which `net.core.wmem_max` bounds.
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
@@ -109,6 +110,7 @@ pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()
 /// (`TCP_USER_TIMEOUT` counts from the first retransmission), or reverts that. `TCP_SYNCNT` cannot
 /// express it: the kernel adds `tcp_syn_linear_timeouts`.
 pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
+    // As short as possible: it is checked only when a retransmission is due.
     let timeout = impatient.then_some(Duration::from_millis(1));
     SockRef::from(socket).set_tcp_user_timeout(timeout)
 }

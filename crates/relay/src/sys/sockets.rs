@@ -132,6 +132,7 @@ fn bound_listener(
     prepare_listener(&socket)?;
     // Connections of a former process may be in TIME_WAIT at this address.
     socket.set_reuse_address(true)?;
+    // Each worker opens a listener of its own.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
@@ -243,6 +244,7 @@ pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr
         IpAddr::V6(Ipv6Addr::UNSPECIFIED)
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    // For a datagram socket this only looks the route up.
     socket.connect(destination)?;
     Ok(socket.local_addr()?.ip())
 }

@@ -118,6 +118,7 @@ impl Listeners {
             let Purpose::Requests(listener) = purpose else {
                 return false;
             };
+            // A wildcard listener takes only connections to addresses of this host.
             let everywhere = listener.ip().is_unspecified() && sys::is_own_address(address.ip());
             listener.port() == address.port() && (listener.ip() == address.ip() || everywhere)
         })

@@ -190,6 +190,7 @@ impl Challenged {
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Session>, HandshakeError> {
         let response = self.gather.feed(input, exactly::<MAC_BYTES, _>)?;
         response.try_map(|code| {
+            // Another first block than the acceptor's: its own code cannot be returned to it.
             let parts: [&[u8]; 3] = [BY_DIALER, &self.hello, &self.challenge];
             let is_right = self.key.matches(&parts, &code);
             is_right
@@ -203,6 +204,7 @@ impl Challenged {
 /// another way is refused by its first bytes: an unauthorized sender may be waiting for an
 /// answer and send no more.
 pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
+    // Compared as it arrives: a client of another protocol may send less than a message.
     let there = bytes.len().min(NAME_BYTES);
     if bytes[..there] != MAGIC[..there] {
         return Err(HandshakeError::NotAHop);
