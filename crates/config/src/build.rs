@@ -270,6 +270,7 @@ impl Reader {
             packet: self.packet(file.one("packet")),
             explicit,
             fixed,
+            multipath_listeners: self.multipath_listeners(file.all("listener")),
             measure,
             follow: self.follow(file, policy.chains.me),
             policy,

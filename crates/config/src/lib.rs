@@ -72,6 +72,8 @@ pub struct Config {
     pub packet: Packet,
     /// Where clients and peers request a relay (RFC 8803), besides.
     pub explicit: Vec<SocketAddr>,
+    /// Which of the explicit and fixed listeners accept Multipath TCP.
+    pub multipath_listeners: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.
     pub fixed: Vec<Fixed>,
     /// What is done with flows.

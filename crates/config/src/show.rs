@@ -138,6 +138,8 @@ struct EffectiveRule {
     accept: &'static str,
     observe: bool,
     data_path: &'static str,
+    multipath: &'static str,
+    upstream_multipath: bool,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,6 +247,8 @@ fn rule(rule: &Rule) -> EffectiveRule {
         accept: rule.accept.name(),
         observe: rule.observe,
         data_path: rule.data_path.word(),
+        multipath: rule.multipath.word(),
+        upstream_multipath: rule.upstream_multipath,
         source_address: rule.source_address.word(),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),

@@ -59,6 +59,17 @@ impl Reader {
         (explicit, fixed)
     }
 
+    /// The addresses of the listeners that accept Multipath TCP.
+    pub(super) fn multipath_listeners(&mut self, sections: &[Section]) -> Vec<SocketAddr> {
+        let mut addresses = Vec::new();
+        for section in sections {
+            if self.get(section, "multipath") {
+                addresses.push(self.read(section, "address", value::listener));
+            }
+        }
+        addresses
+    }
+
     /// Where the connections of a fixed listener go.
     fn destination(&mut self, section: &Section) -> Option<SocketAddr> {
         let is_fixed = self.get::<&str>(section, "mode") == "fixed";

@@ -36,6 +36,7 @@ pub(super) struct Listener {
     address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     destination: Option<String>,
+    multipath: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -154,11 +155,13 @@ impl Listener {
             mode: "explicit",
             address: address.to_string(),
             destination: None,
+            multipath: config.multipath_listeners.contains(address),
         });
         let fixed = config.fixed.iter().map(|fixed| Self {
             mode: "fixed",
             address: fixed.address.to_string(),
             destination: Some(fixed.destination.to_string()),
+            multipath: config.multipath_listeners.contains(&fixed.address),
         });
         explicit.chain(fixed).collect()
     }
