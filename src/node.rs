@@ -241,6 +241,7 @@ impl Prepared {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
+        report_multipath(config, &log);
         for warning in config.warnings.iter().chain(&reach::obstacle(config)) {
             log.warn(warning, &[]);
         }
@@ -428,6 +429,16 @@ fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>
     threads.context("start the workers")
 }
 
+/// Warns if the configuration wants Multipath TCP and this host has none.
+pub(super) fn report_multipath(config: &Config, log: &Log) {
+    let wanted = config.policy.wants_multipath() || !config.multipath_listeners.is_empty();
+    if wanted && let Err(error) = sys::supports_multipath() {
+        let message = "this host has no Multipath TCP (net.mptcp.enabled): its connections are left to their \
+                       servers";
+        log.warn(message, &[("error", &error)]);
+    }
+}
+
 fn sets_windows(policy: &Policy) -> bool {
     // The initial window is an option of a rule's side.
     let sides = policy
@@ -503,6 +514,7 @@ fn start_worker(
     let (explicit, fixed) = listeners::open(config, settings, (index, home), inherited)?;
     let settings = worker::Settings {
         index,
+        multipath: listeners::open_multipath(&listeners, settings),
         listeners,
         explicit,
         fixed,

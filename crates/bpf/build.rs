@@ -34,7 +34,16 @@ const OBJECTS: [(&str, &[&str]); 6] = [
             "packet_client",
         ],
     ),
-    ("deferred", &["destination", "half_open", "event_head"]),
+    (
+        "deferred",
+        &[
+            "destination",
+            "half_open",
+            "multipath_listener",
+            "multipath_token",
+            "event_head",
+        ],
+    ),
 ];
 
 fn main() {
@@ -63,6 +72,7 @@ fn main() {
         "translate.h",
         "events.h",
         "half_open.h",
+        "multipath.h",
         "observe.h",
         "syn.h",
     ] {

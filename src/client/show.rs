@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::control_client::{Clock, Follow};
 use crate::api::packets::Flow;
 use crate::api::saved::{Histogram, Rule};
-use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
+use crate::api::{Detail, Guard, Multipath, Relay, ReloadReport, Status, Tcp};
 
 use super::summary::short;
 use posthaste_daemon::http;
@@ -336,6 +336,37 @@ fn side(text: &mut String, title: &str, tcp: Option<&Tcp>) {
         bytes(u64::from(tcp.notsent_bytes)),
         bytes(tcp.delivery_rate_bytes_per_second)
     );
+    if let Some(multipath) = &tcp.multipath {
+        paths(text, multipath);
+    }
+}
+
+/// The paths of a connection of Multipath TCP.
+fn paths(text: &mut String, multipath: &Multipath) {
+    let fallback = if multipath.fell_back {
+        ", fell back to TCP"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        text,
+        "  multipath: {} paths, {} retransmissions{fallback}",
+        multipath.paths.len(),
+        multipath.retransmissions
+    );
+    for path in &multipath.paths {
+        let _ = writeln!(
+            text,
+            "    {} - {}: {}, rtt {}, {} retransmitted, acknowledged {}, received {}",
+            path.local,
+            path.remote,
+            path.state,
+            micros(path.rtt_us),
+            path.retransmitted_segments,
+            bytes(path.acked_bytes),
+            bytes(path.received_bytes)
+        );
+    }
 }
 
 /// The `reload` verb.

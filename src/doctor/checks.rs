@@ -4,7 +4,7 @@
 use caps::Capability;
 
 use super::host::{Host, Presence};
-use super::{Finding, Level, listening, others};
+use super::{Finding, Level, listening, multipath, others};
 use posthaste_config::Config;
 use posthaste_daemon::privileges;
 
@@ -12,7 +12,7 @@ use posthaste_daemon::privileges;
 pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;
 
 /// The checks for every node, in the order they are shown.
-pub(super) const ALL: [Check; 15] = [
+pub(super) const ALL: [Check; 16] = [
     configuration,
     kernel,
     bpf,
@@ -28,6 +28,7 @@ pub(super) const ALL: [Check; 15] = [
     cookies,
     time_wait,
     others::settings,
+    multipath::multipath,
 ];
 
 /// Oldest supported kernel, and the first with TCX links.

@@ -19,7 +19,7 @@ use crate::reach::{Reached, reach};
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
-const SETTINGS: [&str; 24] = [
+const SETTINGS: [&str; 25] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
     "net/bridge/bridge-nf-call-ip6tables",
@@ -44,6 +44,7 @@ const SETTINGS: [&str; 24] = [
     "net/netfilter/nf_conntrack_count",
     "net/netfilter/nf_conntrack_tcp_be_liberal",
     "net/ipv4/tcp_available_congestion_control",
+    "net/mptcp/enabled",
 ];
 
 /// The properties of this host that the checks use.

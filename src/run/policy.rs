@@ -6,7 +6,8 @@ use std::time::Duration;
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::{Chain, Chains, Path, Route};
 use posthaste_relay::policy::{
-    Action, DataPath, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, HalfOpenLimits, Match, Multipath, Policy, Rule, SideOptions, SourceAddress,
+    Timeouts,
 };
 
 use posthaste_config::Config;
@@ -30,6 +31,8 @@ pub(super) fn toward(via: &Via) -> Policy {
         observe: false,
         source_address: SourceAddress::Node,
         data_path: DataPath::Socket,
+        multipath: Multipath::Pass,
+        upstream_multipath: false,
         proxy_protocol: false,
         transfer_bytes: None,
         downstream: SideOptions::default(),

@@ -17,7 +17,8 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    Closed, Direction, Event, HalfOpen, Intercept, Observed, PathSettings, Source,
+    Closed, Direction, Event, HalfOpen, Intercept, MultipathListener, Observed, PathSettings,
+    Source,
 };
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
@@ -56,6 +57,7 @@ impl Worker {
         let mut settings = worker::Settings {
             index: 0,
             listeners: Vec::new(),
+            multipath: Vec::new(),
             socket_mark: 0,
             explicit: Vec::new(),
             fixed: Vec::new(),
@@ -231,6 +233,21 @@ impl Intercept for Capture {
     fn record_no_answer(&mut self, _flow: &Flow) {}
 
     fn block(&mut self) {}
+
+    /// The programs redirect connections, whatever protocol their sockets have.
+    fn set_multipath(&mut self, _ipv6: bool, _to: MultipathListener) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_token(&mut self, _token: u32, _server: Option<SocketAddr>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn has_token(&mut self, _token: u32) -> bool {
+        false
+    }
+
+    fn forward_joins(&mut self, _token: u32) {}
 
     fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
 

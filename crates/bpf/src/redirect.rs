@@ -28,7 +28,7 @@ use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
-use crate::worker_maps::WorkerHandle;
+use crate::worker_maps::{Multipath, WorkerHandle};
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
@@ -167,7 +167,7 @@ impl Maps {
     pub fn new(settings: Settings) -> Result<Self, Error> {
         let object = &redirect::OBJECT;
         let entries = |number| match number {
-            map::LISTENERS => Some(2 * settings.workers),
+            map::LISTENERS | map::MULTIPATH_LISTENERS => Some(2 * settings.workers),
             map::DRAINING => Some(settings.workers + 1),
             map::PROFILES => Some(settings.profiles_max),
             map::HALF_OPEN_FLOWS => Some(settings.half_open.max(1)),
@@ -201,6 +201,11 @@ impl Maps {
             syn_options: Arc::clone(&self.syn_options),
             half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
             profiles: hold(map::PROFILES),
+            multipath: Multipath {
+                listeners: hold(map::MULTIPATH_LISTENERS),
+                tokens: hold(map::MULTIPATH_TOKENS),
+                foreign_tokens: hold(map::FOREIGN_TOKENS),
+            },
             blocked: hold(map::BLOCKED),
         })
     }

@@ -70,6 +70,13 @@ enum data_path {
 	DATA_PATH_AUTO,	  /* likewise, unless the destination's answers are long */
 };
 
+/* What happens to SYNs that request Multipath TCP (RFC 8684). */
+enum multipath {
+	MULTIPATH_OFF,     /* the client gets TCP */
+	MULTIPATH_CONVERT, /* the node answers, its server gets TCP */
+	MULTIPATH_PASS,    /* they are forwarded */
+};
+
 /* One rule as it applies to a destination prefix. */
 struct candidate {
 	struct address source;
@@ -85,6 +92,8 @@ struct candidate {
 	__u8 observe; /* relay only after a handshake was observed */
 	__u8 rounds;  /* round trips of the nearer half that a relay saves */
 	__u8 data_path; /* enum data_path */
+	__u8 multipath; /* enum multipath */
+	__u8 pad[3];
 };
 
 /* Value of `rules`: candidates, the most specific first. */
@@ -98,6 +107,20 @@ struct peer_settings {
 	__u32 segments; /* at least */
 	__u32 rate; /* bytes per millisecond; the window is this times the round trip */
 	__u32 rtt_us; /* for connections accepted with their SYN, which have no round trip yet */
+};
+
+/* Where a worker listens for Multipath TCP of one family. */
+struct multipath_listener {
+	__be32 joins; /* for MP_JOIN, on the port of the destination: the end of the address */
+	__be16 port;  /* for MP_CAPABLE, on the loopback address; 0: nowhere */
+	__u16 pad;
+};
+
+/* A connection with a client that further paths may join. */
+struct multipath_token {
+	struct address server; /* to which the client addressed it */
+	__be16 port;
+	__u16 worker;
 };
 
 /* What happens to the client's SYN while it has a half-open entry. */
@@ -354,6 +377,7 @@ enum event_kind {
 	EVENT_REJECT,  /* a SYN to answer with a reset */
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
 	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was left alone */
+	EVENT_JOIN, /* an MP_JOIN whose token is not known yet; the SYN is held */
 };
 
 struct event_head {
@@ -389,6 +413,7 @@ enum step {
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
 	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of the node */
+	TAIL_JOIN_CONNECTION, /* a SYN with MP_JOIN */
 	TAIL_MAX,
 };
 
@@ -431,5 +456,11 @@ enum stat {
 	STAT_PACKET_LONG,     /* SYNs to a destination whose answers are long */
 	STAT_PACKET_RESENT,   /* SYNs sent again for clients that the node answered */
 	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
+	STAT_MULTIPATH_CONVERTED, /* MP_CAPABLE SYNs given to a listener */
+	STAT_MULTIPATH_PASSED,    /* MP_CAPABLE SYNs forwarded */
+	STAT_JOINS,         /* MP_JOIN SYNs given to a listener */
+	STAT_JOINS_HELD,    /* MP_JOIN SYNs held until their token is known */
+	STAT_JOINS_UNKNOWN, /* MP_JOIN SYNs forwarded: not for a connection of the node */
+	STAT_JOINS_REFUSED, /* MP_JOIN SYNs forwarded: no listener on their port */
 	STAT_MAX,
 };

@@ -72,6 +72,8 @@ pub struct Config {
     pub packet: Packet,
     /// Where clients and peers request a relay (RFC 8803), besides.
     pub explicit: Vec<SocketAddr>,
+    /// Which of the explicit and fixed listeners accept Multipath TCP.
+    pub multipath_listeners: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.
     pub fixed: Vec<Fixed>,
     /// What is done with flows.
@@ -139,6 +141,7 @@ impl Transparent {
     /// Whether to attach the programs to the interface of this name.
     pub fn wants(&self, interface: &str) -> bool {
         match self.interfaces.as_slice() {
+            // No forwarded packet passes lo.
             [] => interface != "lo",
             names => names.iter().any(|name| name == interface),
         }

@@ -38,6 +38,7 @@ pub(super) struct Effective {
     chain: Vec<Chain>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     route: Vec<Route>,
+    // Never empty: a file without rules has the one that relays all.
     rule: Vec<EffectiveRule>,
 }
 
@@ -137,6 +138,8 @@ struct EffectiveRule {
     accept: &'static str,
     observe: bool,
     data_path: &'static str,
+    multipath: &'static str,
+    upstream_multipath: bool,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,6 +247,8 @@ fn rule(rule: &Rule) -> EffectiveRule {
         accept: rule.accept.name(),
         observe: rule.observe,
         data_path: rule.data_path.word(),
+        multipath: rule.multipath.word(),
+        upstream_multipath: rule.upstream_multipath,
         source_address: rule.source_address.word(),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),

@@ -54,8 +54,10 @@ fn routes(server: Arc<Server>) -> Router {
         .route("/v1/explain", get(explain_pair))
         .route("/v1/prefixes", get(list_prefixes).put(put_prefixes))
         .route("/metrics", get(show_metrics))
+        // A layer covers the routes before it, and none that are merged later.
         .layer(from_fn_with_state(Arc::clone(&server), check_token));
     Router::new()
+        // These show nothing of nodes or plans, so they need no token.
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(is_ready))
         .route("/openapi.json", get(describe))
@@ -181,6 +183,7 @@ async fn list_prefixes(State(server): Shared) -> Response {
 }
 
 async fn put_prefixes(State(server): Shared, Json(table): Json<PrefixTable>) -> Response {
+    // Off the runtime's thread: the store writes to a disk.
     http::answer(move || match prefixes::put(&server, &table) {
         Ok(count) => {
             server

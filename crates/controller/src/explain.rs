@@ -106,6 +106,7 @@ fn update(inner: &Inner, node: NodeNumber) -> Result<RouteUpdate, Unanswered> {
 
 /// The rows as the node itself would have them.
 fn held(node: NodeNumber, update: &RouteUpdate) -> Result<RouteTable, Unanswered> {
+    // By the node's own code: an explanation must not differ from what the node does.
     let mut held = RouteTable::new(node);
     let applied = held.apply(update);
     applied.map_err(|error| Unanswered::Later(format!("the rows do not fit: {error}")))?;

@@ -53,6 +53,7 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;
     privileges::raise_open_files()?;
+    // After the drop: a new thread has the capabilities of its creator (capabilities(7)).
     let (log, writer) = log::start(false)?;
     for warning in &config.warnings {
         log.warn(warning, &[]);
@@ -77,6 +78,7 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     let ended = runtime.block_on(serve(path, sockets, &acceptor, &server));
     // A plan that is being made cannot be aborted: its thread is left behind after this.
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
+    // It has a `Log`, and the writer ends with the last of them.
     drop(server);
     writer.finish();
     ended
@@ -126,6 +128,7 @@ async fn serve(
     acceptor: &TlsAcceptor,
     server: &Arc<Server>,
 ) -> anyhow::Result<()> {
+    // Before anything is served: until then a signal ends the process without GoAway.
     let mut terminated = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("catch SIGINT")?;
     let hangups = signal(SignalKind::hangup()).context("catch SIGHUP")?;
@@ -153,6 +156,7 @@ async fn serve(
     server
         .log
         .info("the controller is ready", &[("nodes", &nodes)]);
+    // Only now: the service manager starts what depends on this, which may connect at once.
     notify::ready("planning");
     tokio::select! {
         _ = terminated.recv() => {}

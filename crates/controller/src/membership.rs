@@ -61,6 +61,7 @@ impl Membership {
         if sent == Some(self.version) {
             return None;
         }
+        // The first change has version 1.
         let after = sent.unwrap_or(0);
         let members = self.members.values();
         let members = members.filter(|(since, member)| *since > after && member.number != node);

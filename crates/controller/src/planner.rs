@@ -31,6 +31,7 @@ pub(super) struct Made {
 pub(super) async fn plan_all(server: Arc<Server>) {
     loop {
         let now = server.now();
+        // In a block: the lock must not be held while this task waits.
         let (work, deadline) = {
             let mut inner = server.lock();
             if inner.state.tick(now) {
@@ -77,6 +78,7 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     let (network, worse) = server.lock().state.repairing(server.now());
     let start = Instant::now();
     let repaired = rib.repair(&network, &worse);
+    // Without the store, which may wait for a disk.
     let took = start.elapsed();
     // Before `give_back`, from which on streams send rows of it.
     keep(server, rib.plan_version());
@@ -88,6 +90,7 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     }
     if let Some((has_changed, made)) = whole {
         server.counters.plans.add();
+        // A plan like the one before is no event for an operator.
         if has_changed {
             server.counters.plans_changed.add();
             send(server, plan_version, &made);

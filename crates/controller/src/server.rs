@@ -74,6 +74,7 @@ impl Server {
                 clock_server,
             )),
         };
+        // As a reload does, so that a start leads to the same state.
         server.configure(config);
         server
     }
@@ -112,6 +113,7 @@ impl Server {
         }
         inner.config = config;
         inner.wake_all();
+        // The planner takes the lock as soon as it is notified.
         drop(inner);
         self.scheduler.notify_one();
     }
@@ -244,6 +246,7 @@ impl Server {
             return Err(End::Dismissed(Dismissal::Replaced));
         };
         let conduct = inner.conduct.entry(number).or_default();
+        // Before its content is examined: a message that is refused costs time, too.
         let pause = conduct.on_message(bytes, now);
         self.counters.messages.add();
         if let ToController::Nack { why, .. } = &message {
@@ -381,6 +384,7 @@ impl Server {
     /// Every stream is to end.
     pub(super) fn stop(&self) {
         let mut inner = self.lock();
+        // Collected: `dismiss` borrows the sessions.
         let numbers: Vec<NodeNumber> = inner.sessions.keys().copied().collect();
         for number in numbers {
             inner.dismiss(number, Dismissal::Stopping);

@@ -206,7 +206,9 @@ impl ControllerState {
             return Ok(());
         }
         match message {
+            // The key was compared with the number in the first one; another could name any number.
             ToController::Hello(_) => return Err(End::OutOfTurn),
+            // Answered by `due`, which has the time at which the network takes the answer.
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
                     due.requests_(mark, ahead_us);
@@ -298,6 +300,7 @@ impl ControllerState {
             return Some(ToNode::Time { mark, unix_us });
         }
         let is_all = self.complete_at.is_none();
+        // Before routes, which name members by number.
         if let Some(members) = self.membership.since(number, due.members, is_all) {
             due.members = Some(self.membership.version());
             return Some(members);
@@ -316,6 +319,7 @@ impl ControllerState {
         if let Some(base) = due.wants_update(self.plan_version) {
             return rib.update(number, base).map(ToNode::RouteUpdate);
         }
+        // After its routes, since the intervals follow from the same plan.
         if due.wants_intervals() {
             let membership = &self.membership;
             let intervals = intervals(number, membership, rib, self.intervals);
@@ -332,6 +336,7 @@ impl ControllerState {
         if due.is_some_and(|due| due.holds == Some(self.plan_version)) {
             return ToNode::LeaseRenewed(self.plan_version);
         }
+        // An empty change shows that the controller is there, and renews no plan.
         ToNode::Members {
             all: false,
             members: Vec::new(),
@@ -385,6 +390,7 @@ impl ControllerState {
         let list = self.egresses.list(|node| nodes.contains_key(&node), now);
         if list != self.list {
             self.list = list;
+            // Streams send the list again for each version.
             self.list_version += 1;
         }
     }

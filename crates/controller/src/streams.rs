@@ -53,6 +53,7 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, ser
         }
         let (room, displaced) = oneshot::channel();
         waiting.push_back(room);
+        // A task for each: a slow handshake must not keep others from being accepted.
         tokio::spawn(open(
             stream,
             from,
@@ -131,6 +132,7 @@ async fn meet(
     })?;
     let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Unauthorized::Key)?;
     let first = wire::read(&mut stream, HELLO_BYTES_MAX, OPENING_TIME_MAX).await;
+    // A hello that cannot be read is no error here: its sender is sent the reason.
     Ok((stream, key, first.map(|(first, _)| first)))
 }
 
@@ -159,6 +161,7 @@ async fn serve(
         mut leave,
         ..
     } = session;
+    // Apart: what a node reports is received also while it reads nothing.
     let (mut reading, mut writing) = split(stream);
     let end = tokio::select! {
         end = listen(&mut reading, number, ticket, server) => end,
@@ -177,6 +180,7 @@ async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
         if let Some(go_away) = end.go_away() {
             wire::write(stream, &go_away).await?;
         }
+        // Sends close_notify, which shows that nothing was cut off (RFC 8446 section 6.1).
         stream.shutdown().await.map_err(End::from)
     };
     let _ = timeout(GO_AWAY_TIME_MAX, parting).await;

@@ -129,6 +129,7 @@ pub(super) async fn read(
     longest: usize,
     patience: Duration,
 ) -> Result<(ToController, usize), End> {
+    // Over the whole message: who sends byte by byte gains no time.
     let bytes = timeout(patience, read_whole(stream, longest)).await;
     let bytes = bytes.map_err(|_| End::Silent)??;
     let message = frame::read(&bytes).map_err(End::Unreadable)?;
@@ -148,6 +149,7 @@ async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Re
     let mut message = Vec::new();
     let mut body = stream.take(length as u64);
     body.read_to_end(&mut message).await?;
+    // An early end is no error of `read_to_end`.
     if message.len() < length {
         return Err(End::Closed);
     }

@@ -14,10 +14,12 @@ use std::path::Path;
 pub fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
     let mut options = File::options();
+    // Truncated: a process that died in here has left one.
     options.write(true).create(true).truncate(true).mode(mode);
     let mut file = options.open(&next)?;
     file.write_all(content)?;
     // Before the new name: after a crash of the host it must not lead to an empty file.
     file.sync_all()?;
+    // Replaces the file in one step: a reader finds the old one or the new one (rename(2)).
     fs::rename(&next, path)
 }

@@ -37,6 +37,7 @@ where
 {
     let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
     axum::serve(bounded, routes)
+        // `changed` fails when the sender is dropped.
         .with_graceful_shutdown(async move { while closing.changed().await.is_ok() {} })
         .await
 }

@@ -85,6 +85,7 @@ struct Shared {
 pub struct Log {
     queue: Sender<Entry>,
     shared: Arc<Shared>,
+    // Each clone has its own, hence each thread: it needs no lock.
     denials: Quota,
 }
 
@@ -218,6 +219,7 @@ impl Journal for Log {
             ended.clear();
             return 0;
         }
+        // As records: the writer formats them, so that workers spend no time on text.
         self.push(Entry::Ended(std::mem::take(ended)))
             .err()
             .unwrap_or(0)
@@ -255,6 +257,7 @@ fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
     while let Ok(first) = entries.recv() {
         let mut next = Some(first);
         while let Some(entry) = next {
+            // Before the write: the bound is one of the queue, and `text` has its own.
             shared.waiting.fetch_sub(entry.records(), Ordering::Relaxed);
             write_entry(&mut text, &entry);
             // What has gathered goes out in one write, but memory stays bounded.

@@ -44,6 +44,7 @@ pub fn reloading() {
 
 /// The node drains. It needs up to `most` from now, and [`TEARDOWN_TIME_MAX`] to clean up.
 pub fn stopping(most: Duration) {
+    // 32 bits of microseconds hold 71 minutes.
     let most_us = u32::try_from((most + TEARDOWN_TIME_MAX).as_micros()).unwrap_or(u32::MAX);
     send(&[
         NotifyState::Stopping,

@@ -65,6 +65,7 @@ pub fn least_port() -> u16 {
     if held.unwrap_or(false) {
         return 0;
     }
+    // A setting of each network namespace, which an operator may have changed.
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let start = text.ok().and_then(|text| text.trim().parse().ok());
     start.unwrap_or(UNPRIVILEGED_PORT)
@@ -109,6 +110,7 @@ fn may(held: &CapsHashSet, capability: Capability) -> bool {
 pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     let permitted =
         caps::read(None, CapSet::Permitted).context("read the capabilities of this process")?;
+    // Of the permitted ones alone: capset(2) refuses to add others.
     let left: CapsHashSet = permitted
         .iter()
         .copied()
@@ -119,6 +121,7 @@ pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     if permitted.contains(&Capability::CAP_SETPCAP) {
         let bounding =
             caps::read(None, CapSet::Bounding).context("read the capability bounding set")?;
+        // Or an executed file could bring them back by its own capabilities (capabilities(7)).
         for capability in bounding.difference(&left) {
             caps::drop(None, CapSet::Bounding, *capability)
                 .context("drop from the capability bounding set")?;

@@ -62,6 +62,7 @@ pub fn wait<'a>(
     fds.extend(sockets);
     // EINTR is no failure: callers check what is due after every return.
     let _ = poll(&mut fds, timeout);
+    // Also after other events: an unread wake-up would end the next wait at once.
     waker.acknowledge();
 }
 

@@ -40,6 +40,7 @@ impl Checks {
 
     /// Probes this port before the others, but not at once: the disturbance may be over by then.
     pub(super) fn again(&mut self, port: u8, now: Duration) {
+        // It may be in the queue already, and one probe is enough.
         self.ports.retain(|one| *one != port);
         self.ports.push_front(port);
         self.due = self.due.max(now + CHECK_INTERVAL);

@@ -102,6 +102,7 @@ impl Flights {
 
     /// When the next probe times out.
     pub(super) fn deadline(&self) -> Option<Duration> {
+        // Those that were lost stay only for an answer that is late.
         let open = self.waiting.iter().filter(|one| !one.lost);
         open.map(|one| one.flight.deadline).min()
     }
@@ -150,6 +151,7 @@ impl Flights {
     /// The probe was late and not lost.
     fn pardon(&mut self, flight: Flight) {
         let key = (flight.port, flight.sequence);
+        // It may be absent: outcomes are dropped by number and age, and checks have none.
         let mut outcomes = self.outcomes.iter_mut();
         if let Some(outcome) = outcomes.find(|one| (one.port, one.sequence) == key) {
             outcome.lost = false;

@@ -59,6 +59,7 @@ impl HandshakeProbes {
             };
             match HandshakeProbe::begin(address, mark) {
                 Ok(handshake_probe) => self.open.push((peer, handshake_probe, now + within)),
+                // Reported as failed: the link makes no other handshake while one is pending.
                 Err(_) => done(peer, None),
             }
         }

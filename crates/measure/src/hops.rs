@@ -87,6 +87,7 @@ impl Hops {
         let waiting = self.answers[worker].take()?;
         match waiting.try_recv() {
             Ok(known) => Some(known),
+            // The worker ended or dropped the query: the next interval repeats it.
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 self.answers[worker] = Some(waiting);
@@ -98,6 +99,7 @@ impl Hops {
     fn on_state(&mut self, worker: usize, state: &PeerState, links: &mut Links, now: Duration) {
         let flows = state.totals.taken + state.totals.missed;
         let down = state.down_for.is_some();
+        // By worker as well: each counts its own flows.
         let seen = self.peers.entry((worker, state.peer)).or_default();
         if flows != std::mem::replace(&mut seen.flows, flows) && flows > 0 {
             self.used.insert(state.peer, now + IN_USE);

@@ -77,6 +77,7 @@ impl Reflectors {
             let opened = match inherited(*address) {
                 // It keeps its queue: probes that arrive during the change are answered.
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
+                // Without fates: a reflector keeps no probe to which a fate could belong.
                 None => Udp::bind(*address, mark, false),
             };
             let failure = opened.as_ref().err().map(ToString::to_string);
@@ -148,6 +149,7 @@ impl Measure {
         workers: &[Handle],
         (clock, sink): (Clock, Box<dyn ReportSink>),
     ) -> Self {
+        // Random: nodes that start together must not probe in step.
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
@@ -174,6 +176,7 @@ impl Measure {
     /// The thread cannot be started.
     pub fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
+        // Held to the end: two reloads at once must not start two threads.
         let mut running = lock(&self.running);
         // A node that neither measures nor reflects needs no thread.
         let idle = settings.targets.is_empty() && running.sockets.is_empty();

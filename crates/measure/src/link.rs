@@ -198,7 +198,9 @@ impl Link {
             return;
         }
         let next = now + part(self.interval(), rng);
+        // Until the first measurement at the new interval must have arrived.
         self.eased = Some((ttl, next + PATIENCE_MAX));
+        // Probes show nothing while UDP does not pass.
         if self.blocked {
             self.handshake.due = self.handshake.due.map(|due| due.min(next));
         } else {
@@ -240,6 +242,7 @@ impl Link {
     /// When the next action may be due.
     pub(super) fn deadline(&self) -> Duration {
         let handshake = self.handshake.due.filter(|_| !self.handshake.pending);
+        // The link becomes unmeasured then, which is to be reported.
         let stale = (self.state == State::Up)
             .then(|| self.window.newest().map(|at| self.stale_at(at)))
             .flatten();
@@ -261,6 +264,7 @@ impl Link {
         self.counts.answered += 1;
         self.answered_in_a_row = self.answered_in_a_row.saturating_add(1);
         let was_in_doubt = std::mem::take(&mut self.lost_in_a_row) > 0;
+        // One answer is enough: it shows that UDP passes again.
         let was_blocked = std::mem::take(&mut self.blocked);
         match self.state {
             // One answer may be chance: more are needed before flows come back.
@@ -273,6 +277,7 @@ impl Link {
             // The loss was a single one: the rest of the check is not needed.
             State::Up if was_in_doubt => self.checks.clear(),
             State::Up => {}
+            // All ports, since what was measured before has expired.
             State::Unmeasured | State::Dead => {
                 self.state = State::Up;
                 self.check_all();
@@ -314,6 +319,7 @@ impl Link {
                     self.go_on_by_handshakes(news, now);
                 }
             }
+            // The next one was scheduled above.
             None if self.state == State::Dead => {}
             None => {
                 self.handshake.failed_in_a_row += 1;
@@ -329,6 +335,7 @@ impl Link {
 
     /// A connection to the node measured a round trip at `at`.
     pub(super) fn on_hop(&mut self, rtt_us: u32, at: Duration, now: Duration) {
+        // Does not bring a link up: probes and handshakes alone decide that.
         let news = self.window.on_hop(rtt_us, at);
         if self.state == State::Up {
             self.look_into(news, None, now);
@@ -370,6 +377,7 @@ impl Link {
 
     /// The validity of a measurement.
     fn ttl(&self) -> Duration {
+        // The answer to the last probe may take its whole timeout.
         self.interval() * TTL_INTERVALS + PATIENCE_MAX
     }
 
@@ -388,6 +396,7 @@ impl Link {
     }
 
     fn patience(&self) -> Duration {
+        // None again after the link was dead: times before that may be of another path.
         let Some((mean_us, deviation_us)) = self.window.smoothed_us() else {
             return PATIENCE_FIRST;
         };
@@ -397,8 +406,10 @@ impl Link {
     }
 
     fn probe(&mut self, port: u8, counts: bool, now: Duration) -> Errand {
+        // In turn: networks spread flows over several paths by their ports.
         self.next_port = (port + 1) % self.schedule.ports.max(1);
         let next = &mut self.sequences[usize::from(port)];
+        // Starts at 0 for each session, here for each source port (RFC 8762 section 4.2.1).
         let sequence = *next;
         *next = next.wrapping_add(1);
         self.counts.sent += 1;
@@ -424,6 +435,7 @@ impl Link {
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
         let requested = self.handshake.pending || self.handshake.due.is_some();
+        // One is enough: its result stands until a probe is answered.
         if self.handshake.passed.is_none() && !requested {
             // Cancelled if the next probe is answered meanwhile.
             self.handshake.due = Some(now + self.patience() / 2);
@@ -453,6 +465,7 @@ impl Link {
         }
         self.blocked = true;
         self.state = State::Up;
+        // Checks are probes over UDP, and would be lost.
         self.checks.clear();
         let wait = if news == News::Usual {
             self.interval()

@@ -106,6 +106,7 @@ impl Links {
     /// Measures links at the intervals that a controller requests, within the bounds of
     /// [`bounded`]; others by the schedule.
     pub(crate) fn set_wanted(&mut self, wanted: HashMap<NodeId, Duration>, now: Duration) {
+        // Stored for all: a reload may add a peer that the controller has already named.
         self.wanted = bounded(wanted);
         for (link, _) in &mut self.links {
             let wanted = self.wanted.get(&link.peer).copied();
@@ -125,11 +126,13 @@ impl Links {
         let links = || self.links.iter().map(|(link, _)| link);
         self.dues = links().map(Link::deadline).collect();
         self.places = links().map(|link| link.peer).zip(0..).collect();
+        // Links have other places now, so those of the touched ones are unknown.
         self.touched = (0..self.links.len()).collect();
     }
 
     /// An action that is due; call again until there is none. Report received answers before.
     pub(crate) fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        // Taken: of the calls after one wait only the first can show a stall.
         let late = self.promised.take().map(|due| now.saturating_sub(due));
         if late.is_some_and(|late| late > STALL) {
             self.links
@@ -154,12 +157,14 @@ impl Links {
 
     /// When to call [`Self::poll_action`] next. `None` without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
+        // Stored, since the next call finds a stall by it.
         self.promised = self.dues.iter().min().copied();
         self.promised
     }
 
     /// The next report, and the link's state at the report before; call again until there is none.
     pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
+        // A link may be in it several times: only the first has news.
         while let Some(place) = self.touched.pop() {
             let (link, reported) = &mut self.links[place];
             let report = report(link, now);
@@ -227,6 +232,7 @@ impl Links {
 
     /// Applies an event to a link, if it is measured.
     fn touch(&mut self, peer: NodeId, happen: impl FnOnce(&mut Link, &mut Rng)) {
+        // Answers may arrive after a reload removed their peer.
         let Some(place) = self.places.get(&peer).copied() else {
             return;
         };
@@ -239,6 +245,7 @@ impl Links {
 
 fn report(link: &Link, now: Duration) -> Report {
     let known = link.estimate(now);
+    // What has expired is omitted: a value of 0 would read as measured.
     let smoothed = known.and_then(|_| link.smoothed_us());
     Report {
         peer: link.peer,

@@ -143,8 +143,11 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
     };
     let probe = read.packet;
     let reflection = Reflection {
+        // In stateless mode a reflector repeats the sender's number (RFC 8762 section 4).
         sequence: probe.sequence,
+        // Kernel timestamps are of the host's clock; the sender subtracts two times of one clock.
         received: Timestamp::from_unix(clock.corrected(datagram.at)),
+        // Before the tag, which covers it: computing the tag counts as part of the path.
         sent: Timestamp::from_unix(clock.now()),
         error: ErrorEstimate::OURS,
         probe,

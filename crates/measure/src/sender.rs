@@ -86,6 +86,8 @@ impl Sender {
             let mut targets = settings.targets.iter();
             let needed = targets.any(|target| target.reflector.is_ipv4() == wildcard.is_ipv4());
             let count = usize::from(settings.schedule.ports);
+            // Those that stay keep their ports: networks choose paths by them, so former times
+            // remain comparable.
             sockets.truncate(if needed { count } else { 0 });
             while needed && sockets.len() < count {
                 sockets.push(Udp::bind((wildcard, 0).into(), settings.mark, true)?);
@@ -133,6 +135,7 @@ impl Sender {
             left,
             at: now,
         };
+        // Only now: the caller counts a probe that was not sent as lost, so none is in flight.
         self.sent.insert(sent, record);
         Ok(())
     }
@@ -150,6 +153,7 @@ impl Sender {
             for _ in 0..TURN_MAX {
                 match socket.next_fate() {
                     Ok(Some(fate)) => events.extend(learn(sent, &fate)),
+                    // Neither a timestamp nor an ICMP error: more fates may be queued behind it.
                     Ok(None) => {}
                     Err(_) => break,
                 }
@@ -174,6 +178,7 @@ impl Sender {
 
 /// Records the fate of a probe.
 fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
+    // Headers may stand before the packet, so the length does not show which format it has.
     let authenticated = fate.tail::<{ stamp::AUTHENTICATED_BYTES }>();
     let authenticated = authenticated.and_then(|bytes| probe_of(sent, bytes));
     let open = || probe_of(sent, fate.tail::<{ stamp::OPEN_BYTES }>()?);
@@ -228,6 +233,7 @@ fn understand(
     let target = target.ok_or(Refusal::Unexpected)?;
     let genuine = match &target.key {
         Some(key) => read.is_of(key),
+        // Without a key a tag cannot be verified.
         None => !read.is_authenticated(),
     };
     if !genuine {
@@ -236,6 +242,7 @@ fn understand(
     // Only now: a forged answer must not use up the probe.
     let known = sent.remove(&probe.sent).ok_or(Refusal::Unexpected)?;
     let rtt = round_trip(&known, &reflection, datagram.at, now)?;
+    // At least 1 µs: a link of length 0 would attract every chain.
     let rtt_us = rtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1));
     Ok(Event::Answer(
         known.peer,
@@ -263,6 +270,7 @@ fn round_trip(
         return Ok(None);
     };
     let rtt = elapsed.checked_sub(stay).ok_or(Refusal::Implausible)?;
+    // A reflector that overstates its stay appears nearer: this bounds what it can gain.
     let is_brief = stay <= STAY_MAX.max(elapsed / STAY_PARTS);
     Ok(is_brief.then_some(rtt))
 }

@@ -97,15 +97,20 @@ impl Udp {
             setsockopt(&socket, sockopt::Ipv6RecvErr, &fates)?;
         } else {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+            // A reflection reports the TTL that its probe had left (RFC 8762 section 4.3.1).
             setsockopt(&socket, sockopt::Ipv4RecvTtl, &true)?;
+            // The kernel reports ICMP errors to a socket that is not connected only with this.
             setsockopt(&socket, sockopt::Ipv4RecvErr, &fates)?;
         }
+        // A mark needs a capability, even a mark of 0 (socket(7)).
         if mark != 0 {
             setsockopt(&socket, sockopt::Mark, &mark)?;
         }
         let mut times = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
             | TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE;
         if fates {
+            // They take room in the receive buffer until they are read from the error queue, which
+            // a reflector never does.
             times |= TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE;
         }
         // Best effort: without kernel timestamps the clock is read instead.
@@ -124,6 +129,7 @@ impl Udp {
 
     /// A duplicate, for a successor.
     pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
+        // Both have one queue: a successor finds the probes that were not read here.
         self.socket.try_clone()
     }
 
@@ -133,6 +139,7 @@ impl Udp {
     /// There is none (EAGAIN), or the socket has an error.
     pub(super) fn receive(&self) -> Result<Datagram, Errno> {
         let mut bytes = [0; PACKET_BYTES_MAX];
+        // With room to spare: what does not fit is cut off, and a timestamp could be (recvmsg(2)).
         let mut control = cmsg_space!(Timestamps, libc::in6_pktinfo, libc::c_int, [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
@@ -168,6 +175,7 @@ impl Udp {
                 _ => {}
             }
         }
+        // Last: the message borrows the buffer until its control data is read.
         datagram.bytes = bytes;
         Ok(datagram)
     }
@@ -180,6 +188,7 @@ impl Udp {
         let mut bytes = [0; PACKET_BYTES_MAX];
         let mut control = cmsg_space!(Timestamps, [u8; 64], [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
+        // The kernel queues errors and timestamps apart from packets (recv(2)).
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_ERRQUEUE;
         let fd = self.socket.as_raw_fd();
         let message: RecvMsg<'_, '_, SockaddrStorage> =
@@ -221,12 +230,15 @@ impl Udp {
         let flags = MsgFlags::MSG_DONTWAIT;
         let (fd, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
         let send = |from: &[ControlMessage<'_>]| sendmsg(fd, &parts, from, flags, Some(&to));
+        // With several addresses the kernel may choose another source than the one that the probe
+        // was sent to, and its sender rejects an answer from there.
         let sent = match from {
             Some(IpAddr::V4(ip)) if !self.ipv6 => {
                 let ip = libc::in_addr {
                     s_addr: u32::from(ip).to_be(),
                 };
                 let info = libc::in_pktinfo {
+                    // The routing table chooses the interface.
                     ipi_ifindex: 0,
                     ipi_spec_dst: ip,
                     ipi_addr: ip,

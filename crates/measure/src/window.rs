@@ -61,6 +61,7 @@ impl Window {
         };
         let news = series.add(rtt_us, now);
         if news == News::Moved {
+            // Hops measured before this may have taken the former path.
             self.moved = now;
             // The mean of the former path would make timeouts too long or too short.
             self.smoothed = None;

@@ -130,6 +130,18 @@ counters! {
     syn_options_received: total,
     #[doc = "Flows opened by the chain header in a peer's SYN."]
     syn_options_opened: total,
+    #[doc = "Connections of clients with Multipath TCP."]
+    multipath_accepted: total,
+    #[doc = "Connections that requested Multipath TCP and became TCP in their handshake."]
+    multipath_fell_back: total,
+    #[doc = "SYNs of further paths that waited for their connection and joined it."]
+    multipath_joins_released: total,
+    #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]
+    multipath_joins_expired: total,
+    #[doc = "SYNs of further paths forwarded as too many waited."]
+    multipath_joins_over_budget: total,
+    #[doc = "Connections that no further path can join: the node cannot listen on their port."]
+    multipath_ports_unavailable: total,
     #[doc = "Steps of relays that were gone, a defect of the node."]
     missed_relays: total,
     #[doc = "Log records dropped because the log could not keep up."]

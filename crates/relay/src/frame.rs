@@ -21,6 +21,8 @@ const HOP_LIMIT: u8 = 64;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
 const OPTION_MSS: u8 = 2;
+const OPTION_MULTIPATH: u8 = 30;
+const MP_JOIN: u8 = 1;
 
 /// A frame and its device: an Ethernet header (zeros on a device without one), an IP header, and at
 /// most the payload that the capture has room for.
@@ -70,6 +72,17 @@ impl Frame {
         let mut options = TcpOptions::new(self.tcp_options()?).map_while(Result::ok);
         let announced = options.find(|option| option.kind == OPTION_MSS)?;
         Some(u16::from_be_bytes(announced.value.try_into().ok()?))
+    }
+
+    /// The token of the connection that a SYN joins (RFC 8684 section 3.2).
+    pub fn join_token(&self) -> Option<u32> {
+        let mut options = TcpOptions::new(self.tcp_options()?).map_while(Result::ok);
+        let multipath = options.find(|option| option.kind == OPTION_MULTIPATH)?;
+        // Subtype and flags, an address identifier, the token, a random number.
+        let [subtype, _, a, b, c, d, _, _, _, _] = *multipath.value else {
+            return None;
+        };
+        (subtype >> 4 == MP_JOIN).then(|| u32::from_be_bytes([a, b, c, d]))
     }
 
     /// The TTL (IPv4) or hop limit (IPv6) at capture.

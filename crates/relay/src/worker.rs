@@ -17,6 +17,7 @@ mod health;
 mod inspect;
 mod linger;
 mod listeners;
+mod multipath;
 mod next_hops;
 mod opening;
 mod pace;
@@ -70,6 +71,7 @@ use fresh::Fresh;
 use health::Health;
 use linger::Lingering;
 use listeners::Listeners;
+use multipath::Multipath;
 use pace::Paces;
 use pending_request::PendingRequest;
 use places::Places;
@@ -106,6 +108,8 @@ pub struct Settings {
     pub index: u16,
     /// Its transparent listeners, at most one per family.
     pub listeners: Vec<Socket>,
+    /// The same for clients of Multipath TCP; none where the host does not support it.
+    pub multipath: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
     pub socket_mark: u32,
     /// Its listeners for clients that name the destination themselves.
@@ -151,6 +155,8 @@ pub(crate) struct Worker<I> {
     paces: Paces,
     /// Results of SYN options by peer.
     syn_options: SynOptions,
+    /// Connections of clients with Multipath TCP, and what may join them.
+    multipath: Multipath,
     /// What has failed recently.
     health: Health,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
@@ -266,7 +272,7 @@ where
 
 impl<I: Intercept> Worker<I> {
     fn new(
-        settings: Settings,
+        mut settings: Settings,
         (mut intercept, generation): (I, u8),
         commands: Receiver<Command>,
         waker: Arc<Waker>,
@@ -277,24 +283,23 @@ impl<I: Intercept> Worker<I> {
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
+        let listeners = Listeners::new(
+            std::mem::take(&mut settings.listeners),
+            std::mem::take(&mut settings.multipath),
+            std::mem::take(&mut settings.explicit),
+            std::mem::take(&mut settings.fixed),
+        )?;
         let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             // Accepted sockets inherit the options, which saves system calls per flow.
             sys::apply(listener, rules.inherited())?;
         }
+        let mut multipath = Multipath::new(&listeners, settings.socket_mark);
+        multipath.offer(&rules.policy, &mut intercept)?;
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
-        let warm = settings.policy.chains.me.map(|me| {
-            let common = warm::Common {
-                me,
-                mark: settings.socket_mark,
-                token_base: TOKEN_WARM,
-                seed: u64::from_ne_bytes(sys::random()),
-            };
-            WarmHops::new(common, &settings.policy.chains.peers, now)
-        });
+        let warm = warm_hops(&settings, now);
         Ok(Self {
             index: settings.index,
             epoll,
@@ -317,6 +322,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
+            multipath,
             health: Health::default(),
             looks: BinaryHeap::new(),
             held: Held::default(),
@@ -416,6 +422,7 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        self.look_at_joins();
         self.look_at_hops();
         self.unpace();
         if let Some(warm) = &mut self.warm {
@@ -446,7 +453,8 @@ impl<I: Intercept> Worker<I> {
         let paces = self.paces.deadline();
         let look = self.looks.peek().map(|Reverse((due, _))| *due);
         let lingering = self.lingering.deadline();
-        let deadlines = [tick, warm, paces, look, lingering];
+        let joins = self.multipath.deadline();
+        let deadlines = [tick, warm, paces, look, lingering, joins];
         let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
@@ -524,6 +532,7 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_requests();
+        self.multipath.sweep(self.now);
         self.set_initial_cwnd();
         self.drain_or_return();
     }
@@ -627,6 +636,18 @@ impl<I: Intercept> Worker<I> {
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+/// The idle hops of a node that has a number.
+fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
+    let chains = &settings.policy.chains;
+    let common = warm::Common {
+        me: chains.me?,
+        mark: settings.socket_mark,
+        token_base: TOKEN_WARM,
+        seed: u64::from_ne_bytes(sys::random()),
+    };
+    Some(WarmHops::new(common, &chains.peers, now))
 }
 
 fn is_listener(token: u64) -> bool {

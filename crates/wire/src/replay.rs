@@ -15,6 +15,7 @@ use crate::auth::{Authentic, Nonce};
 pub struct ReplayWindow {
     fresh_ms: u64,
     capacity: usize,
+    // By time first, so that the oldest are forgotten without a search.
     seen: BTreeSet<(u64, Nonce)>,
     /// When the newest forgotten message was made.
     forgotten_ms: Option<u64>,
@@ -50,6 +51,7 @@ impl ReplayWindow {
         if made_ms > now_ms.saturating_add(self.fresh_ms) {
             return Err(ReplayError::FromTheFuture);
         }
+        // It may be a repetition of one that was forgotten: their nonces are gone.
         if self.forgotten_ms.is_some_and(|newest| made_ms <= newest) {
             return Err(ReplayError::Stale);
         }

@@ -44,6 +44,7 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
     if header.segments.len() > SEGMENTS_MAX {
         return Err(NotEncodable::Segments);
     }
+    // Before anything is written: after an error `options` must be as it was.
     let destination = ipv4(header.destination)?;
     let source = match header.source {
         Some(source) => ipv4(source)?,
@@ -73,6 +74,7 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
 /// The options cannot be read, or the one that is ours is invalid.
 /// To connect somewhere after that would be a guess.
 pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
+    // More cannot come from a TCP header, whose length has 4 bits and counts words.
     if options.len() > BLOCK_BYTES_MAX {
         return Err(SynOptionError::BlockTooLong);
     }

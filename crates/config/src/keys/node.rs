@@ -154,6 +154,9 @@ pub(in super::super) static NODE: Table = &[
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
+        key("multipath", Is("\"pass\""), Words(&["convert", "pass", "off"]),
+            "connections of Multipath TCP: answered by the node [for a server with TCP](#multipath), left to the server, or relayed as TCP"),
+        key("upstream_multipath", Is("false"), Switch, "the node requests Multipath TCP from servers; those without answer with TCP"),
         key("source_address", Is("\"auto\""), Words(&["auto", "client", "node"]),
             "the address that the server sees: the client's address and port, or an address of this host"),
     ]),
@@ -196,6 +199,8 @@ pub(in super::super) static NODE: Table = &[
         key("address", Is("\"127.0.0.1:4480\""), Form("an IPv4 or IPv6 address and port; each once"), "where to listen"),
         key("destination", Computed("none: required with `fixed`"), Form("an IPv4 or IPv6 address and port, no listener of this node"),
             "of either family, whichever `address` has"),
+        key("multipath", Is("false"), Switch,
+            "accepts [Multipath TCP](#multipath) as well as TCP, and no data in SYNs: peers should use another listener"),
     ]).at_start(Reload::NodeKeeps(keep_listeners)),
     rows(&["access"], One, &[
         key("clients", Is("[]"), PREFIXES, "clients that may send requests without a key, by their own address").list(),
@@ -268,7 +273,11 @@ fn keep_number(now: &Config, next: &mut Config) -> bool {
 }
 
 fn keep_listeners(now: &Config, next: &mut Config) -> bool {
-    let is_same = now.explicit == next.explicit && now.fixed == next.fixed;
+    let is_same = now.explicit == next.explicit
+        && now.fixed == next.fixed
+        && now.multipath_listeners == next.multipath_listeners;
+    next.multipath_listeners
+        .clone_from(&now.multipath_listeners);
     next.explicit.clone_from(&now.explicit);
     next.fixed.clone_from(&now.fixed);
     is_same

@@ -61,6 +61,7 @@ pub(super) fn put(server: &Server, table: &PrefixTable) -> anyhow::Result<usize>
             address: read.octets(),
             bits: read.mapped_bits(),
         };
+        // By meaning: an IPv6 prefix can be written in several ways.
         if all.insert(read, *number).is_some() {
             bail!("\"{prefix}\" is named twice");
         }

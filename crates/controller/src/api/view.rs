@@ -104,6 +104,7 @@ pub(super) fn links(server: &Server, node: Option<&str>, limit: usize) -> Result
     };
     let mut pairs = pairs.filter(wanted);
     let links = pairs.by_ref().take(limit).map(|(one, other)| match only {
+        // From the node that the request names.
         Some(only) if only == other => link_of(&inner, other, one),
         _ => link_of(&inner, one, other),
     });

@@ -138,6 +138,7 @@ impl Inner {
     pub(in super::super) fn wake_all(&self) {
         self.sessions
             .values()
+            // A stream that sends right now is not woken, but finds this when it waits next.
             .for_each(|taken| taken.wake.notify_one());
     }
 

@@ -80,6 +80,7 @@ impl Pending {
         self.nacks += 1;
         // What it holds is in doubt: changes to that would not fit either.
         self.whole = true;
+        // Beyond the bound it waits until `look_again` at the next plan.
         self.awaits_answer = self.nacks > NACKS_MAX;
     }
 

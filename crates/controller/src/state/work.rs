@@ -41,6 +41,7 @@ impl ControllerState {
         for other in others {
             let is_used = near.as_ref().is_none_or(|near| near.contains(other));
             if is_used || self.is_planning {
+                // One entry for the link, whichever end reports it.
                 let ends = (number.min(*other), number.max(*other));
                 self.worse.insert(ends, now);
             }
@@ -123,6 +124,7 @@ impl ControllerState {
         let is_over = rollout.as_ref().is_some_and(Rollout::is_over);
         // Tables may have been made while the RIB was repaired.
         self.rollout = rollout.filter(|_| !is_over).or_else(|| self.rollout.take());
+        // Put off while the RIB was being written to.
         if let Some(held) = self.advance_epoch.take() {
             self.advance_epoch(held, now);
         }

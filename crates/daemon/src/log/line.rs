@@ -33,6 +33,7 @@ pub(super) fn write_ended(text: &mut String, ended: &Ended) {
 
 /// The beginning of every line.
 pub(super) fn write_head(text: &mut String, level: Level, message: &str) {
+    // A clock before 1970 is shown as 1970: it must not cost the line.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

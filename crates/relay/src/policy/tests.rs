@@ -40,6 +40,8 @@ fn policy(matches: &[Match]) -> Policy {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: DataPath::Socket,
+        multipath: Multipath::Pass,
+        upstream_multipath: false,
         proxy_protocol: false,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),

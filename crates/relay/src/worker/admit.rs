@@ -47,6 +47,7 @@ impl<I: Intercept> Worker<I> {
                 }
                 EventKind::SynOption => self.on_syn_option(&event),
                 EventKind::Unauthorized => self.on_unauthorized(&event),
+                EventKind::Join => self.on_join(&event.flow, event.frame),
             }
         }
         self.events_wait = true;
@@ -239,13 +240,14 @@ impl<I: Intercept> Worker<I> {
         let mut taken = 0;
         while taken < ACCEPTS_MAX.max(self.to_connect.len()) {
             taken += 1;
-            let Some((listener, purpose)) = self.listeners.get(number) else {
+            let Some((listener, purpose, multipath)) = self.listeners.get(number) else {
                 return;
             };
             match sys::accept(listener) {
                 Ok((socket, client, server)) => {
                     // A command sent before a flow began must apply to that flow.
                     self.carry_out();
+                    let token = multipath.then(|| self.token_of(&socket)).flatten();
                     match purpose {
                         Purpose::Requests(_) => self.receive_request(client, socket, None),
                         Purpose::Fixed(destination) => {
@@ -253,7 +255,10 @@ impl<I: Intercept> Worker<I> {
                         }
                         Purpose::Transit => {
                             let server = self.intercept.original(client).unwrap_or(server);
-                            self.on_accept(Flow::new(client, server), socket);
+                            self.on_accept(Flow::new(client, server), socket, true);
+                        }
+                        Purpose::Multipath => {
+                            self.on_accept_multipath(Flow::new(client, server), socket, token);
                         }
                     }
                 }
@@ -276,34 +281,36 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    fn on_accept(&mut self, flow: Flow, socket: OwnedFd) {
+    /// The client of a flow in transit has completed its handshake. `inherits` is whether the
+    /// socket has the settings of the listeners. Returns the key of the flow, if there is one now.
+    pub(super) fn on_accept(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
         // A connection to the listener's own address: there is no server to relay to.
         if flow.server().ip().is_loopback() {
-            return;
+            return None;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
             if self.listeners.are_requested_at(flow.server()) {
-                return self.receive_request(flow.client(), socket, None);
+                self.receive_request(flow.client(), socket, None);
+                return None;
             }
-            return self.begin_late(flow, socket);
+            return self.begin_late(flow, socket, inherits);
         };
         if self
             .entries
             .get(key)
             .is_some_and(Entry::is_requested_in_syn)
         {
-            return self.serve_syn_option(key, &flow, socket);
+            self.serve_syn_option(key, &flow, socket);
+            return None;
         }
         let now = self.now;
         let pending = self.pending(key);
         if pending.is_none_or(|pending| pending.syn.is_none()) {
             // The tuple belongs to the upstream side of another flow, which has no client here.
-            return;
+            return None;
         }
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        if !entry.rule.inherited {
+        let entry = self.entries.live_mut(key)?;
+        if !(entry.rule.inherited && inherits) {
             // Best effort: the connection works without these settings.
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
             entry.deferred[Side::Downstream] = DeferredOptions::ALL;
@@ -311,6 +318,7 @@ impl<I: Intercept> Worker<I> {
         entry.timers.accept = entry.age(now).into();
         entry.sockets[Side::Downstream] = Some(socket);
         self.on_validation(key);
+        Some(key)
     }
 
     /// The client has completed its handshake.
@@ -339,14 +347,13 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Begins a flow in late mode: only its accepted client is known.
-    fn begin_late(&mut self, flow: Flow, socket: OwnedFd) {
-        let Some(rule) = self.rules.for_flow(&flow) else {
-            return;
-        };
+    fn begin_late(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
+        let rule = self.rules.for_flow(&flow)?;
         // Not `full`: the reserve is for such flows, which were redirected before the worker
         // stopped accepting.
         if self.entries.len() >= self.rules.relays_max() {
-            return self.set_draining(true);
+            self.set_draining(true);
+            return None;
         }
         self.counters.flows(AcceptMode::LATE).add(1);
         self.remember(&flow);
@@ -355,11 +362,13 @@ impl<I: Intercept> Worker<I> {
         }
         // No program has captured the SYN of a flow in late mode, but the kernel has kept its TTL.
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
-        let key = self.insert_validated(flow, rule, socket, hop_limit.map(one_less));
+        let hop_limit = hop_limit.map(one_less);
+        let key = self.insert_validated(flow, rule, (socket, inherits), hop_limit);
         if self.full() {
             self.set_draining(true);
         }
         self.carry_out_all(key, Action::Begin.into(), OPEN);
+        Some(key)
     }
 
     /// Begins the flow of a client of a listener with a fixed destination, or refuses it: dropping its
@@ -372,22 +381,23 @@ impl<I: Intercept> Worker<I> {
         if self.full() || self.begins_nothing() {
             return self.note_denial(flow.client(), Some(flow), None, Denial::Overload);
         }
-        let key = self.insert_validated(flow, rule, socket, None);
+        let key = self.insert_validated(flow, rule, (socket, true), None);
         if let Some(entry) = self.entries.live_mut(key) {
             entry.fixed = true;
         }
         self.carry_out_all(key, Action::Begin.into(), OPEN);
     }
 
-    /// Adds a flow whose client is validated. Returns its key.
+    /// Adds a flow whose client is validated: its socket, and whether that has the settings of the
+    /// listeners. Returns its key.
     fn insert_validated(
         &mut self,
         flow: Flow,
         rule: Rc<LocalRule>,
-        socket: OwnedFd,
+        (socket, inherits): (OwnedFd, bool),
         hop_limit: Option<u8>,
     ) -> u64 {
-        let deferred = if rule.inherited {
+        let deferred = if rule.inherited && inherits {
             DeferredOptions::default()
         } else {
             // Best effort: the connection works without these settings.

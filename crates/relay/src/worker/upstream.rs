@@ -53,7 +53,13 @@ impl Entry {
     /// that was observed.
     fn upstream_socket(&self, mark: u32, path: Option<ObservedPath>) -> io::Result<Socket> {
         let ipv6 = !self.flow.is_ipv4();
-        let socket = sys::upstream_socket(ipv6, mark)?;
+        // A host without Multipath TCP has no such socket.
+        let multipath = self.rule.rule.upstream_multipath;
+        let multipath = multipath.then(|| sys::multipath_upstream_socket(ipv6, mark));
+        let (socket, is_multipath) = match multipath {
+            Some(Ok(socket)) => (socket, true),
+            _ => (sys::upstream_socket(ipv6, mark)?, false),
+        };
         // The observation is evidence for this interface only.
         if let Some(path) = path {
             sys::bind_to_interface(&socket, path.ifindex)?;
@@ -65,9 +71,12 @@ impl Entry {
         }
         // The server gets the value that it would get without a node.
         if let Some(hops) = self.hop_limit() {
-            sys::set_hop_limit(&socket, ipv6, hops)?;
+            let set = sys::set_hop_limit(&socket, ipv6, hops);
+            // The kernel has neither option for Multipath TCP: the host's hop limit applies, and
+            // the client learns a refusal without the router that sent it.
+            set.or_else(|error| if is_multipath { Ok(()) } else { Err(error) })?;
         }
-        if self.passes_errors_on() {
+        if self.passes_errors_on() && !is_multipath {
             sys::keep_icmp_errors(&socket, ipv6, true)?;
         }
         // Best effort: the connection works without these settings.
