@@ -9,7 +9,7 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 6] = [
+const OBJECTS: [(&str, &[&str]); 7] = [
     ("capture", &["capture", "destination", "exempt_key"]),
     ("syn_option", &["syn_option"]),
     (
@@ -26,6 +26,7 @@ const OBJECTS: [(&str, &[&str]); 6] = [
     ),
     ("observe", &[]),
     ("packet_path", &["packet_control"]),
+    ("bypass", &["bypass_pair", "packet_key"]),
     ("deferred", &["destination", "half_open", "event_head"]),
 ];
 
@@ -42,6 +43,7 @@ fn main() {
     }
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
     for header in [
+        "bypass.h",
         "helpers.h",
         "types.h",
         "maps.h",

@@ -8,6 +8,8 @@
 //! packet path, which is pinned.
 
 mod attach;
+#[cfg(test)]
+mod bypass;
 mod capture;
 mod cgroup;
 mod deferred;

@@ -432,6 +432,34 @@ pub(crate) fn run(
     Ok(attributes.returned)
 }
 
+/// As [`run`], for a program that changes the frame: returns also what it made of it.
+#[cfg(test)]
+pub(crate) fn run_through(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    context: &[u32],
+    after: &mut [u8],
+) -> io::Result<(u32, Vec<u8>)> {
+    let mut out = vec![0; frame.len()];
+    let mut attributes = ProgRun {
+        program: program.as_raw_fd(),
+        data: address(frame.as_ptr()),
+        data_bytes: length(frame),
+        data_out: address(out.as_mut_ptr()),
+        data_room: length(&out),
+        context: address(context.as_ptr()),
+        context_bytes: 4 * length(context),
+        context_out: address(after.as_mut_ptr()),
+        context_room: length(after),
+        repeat: 1,
+        ..ProgRun::default()
+    };
+    // SAFETY: the buffers live through the call, which writes to `out` and `after` only.
+    unsafe { command(PROG_RUN, &mut attributes) }?;
+    out.truncate(usize::try_from(attributes.data_room).expect("frames are short"));
+    Ok((attributes.returned, out))
+}
+
 /// # Safety
 /// The attributes are those of the command, which returns a new descriptor;
 /// what they point to lives long enough and may be written where it is.
