@@ -48,6 +48,7 @@ fn main() {
         "types.h",
         "maps.h",
         "packet.h",
+        "packet_flows.h",
         "packet_icmp.h",
         "packet_learning.h",
         "packet_path.h",

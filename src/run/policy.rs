@@ -29,6 +29,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         observe: false,
         source_address: SourceAddress::Node,
         data_path: DataPath::Socket,
+        bypass: false,
         proxy_protocol: false,
         transfer_bytes: None,
         downstream: SideOptions::default(),

@@ -3,15 +3,18 @@
  * The segments of a flow that its relay is about to leave (docs/design/0023): bypass.h has
  * the rules, this file the packets.
  *
- * bypass_in    tc ingress, before `redirect`
- * bypass_out   tc egress
- * bypass_step  run by user space, which carries out what it returns
+ * bypass_in     tc ingress, before `redirect`
+ * bypass_out    tc egress
+ * bypass_learn  run by user space, until the cut is chosen
+ * bypass_step   likewise; user space carries out what it returns
+ * bypass_settle  likewise, once the relay's sockets are closed
  *
  * A segment that goes both ways enters its interface once more, as the relay's copy, with
  * both mark bits of the node. One that goes direct has them at egress. No other packet has
  * both: the redirect mark is that of ingress, the socket mark that of egress.
  */
 #include "bypass.h"
+#include "packet_flows.h"
 
 #define NEXT TC_ACT_UNSPEC
 #define DROP TC_ACT_SHOT
@@ -321,6 +324,11 @@ GLOBAL int write_segment(struct __sk_buff *skb)
 		header[TCP_FLAGS_AT] &= ~TCP_FIN;
 	if (!work->out.len)
 		header[TCP_FLAGS_AT] &= ~TCP_PSH;
+	if (work->out.rst && !work->in.rst) {
+		header[TCP_FLAGS_AT] = TCP_RST;
+		__builtin_memcpy(header, work->header.before + 2, 2);
+		__builtin_memcpy(header + 2, work->header.before, 2);
+	}
 	if (work->ts_at) {
 		option = option_at(header, work->ts_at);
 		write_number(option + 2, work->out.ts_value);
@@ -330,6 +338,48 @@ GLOBAL int write_segment(struct __sk_buff *skb)
 		write_blocks(work);
 	store_header(skb, &work->header, work->at);
 	return true;
+}
+
+/* Exchanges source and destination, on which no checksum depends. */
+static __always_inline void turn_round(struct __sk_buff *skb, const struct bypass_work *work)
+{
+	bool v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 at = work->l2_bytes + (v4 ? offsetof(struct iphdr, saddr) :
+					  offsetof(struct ipv6hdr, saddr));
+	__u32 half = v4 ? 4 : 16;
+	__u8 from[16] = {}, to[16] = {};
+
+	if (v4) {
+		bpf_skb_load_bytes(skb, at, from, 4);
+		bpf_skb_load_bytes(skb, at + half, to, 4);
+		bpf_skb_store_bytes(skb, at, to, 4, 0);
+		bpf_skb_store_bytes(skb, at + half, from, 4, 0);
+	} else {
+		bpf_skb_load_bytes(skb, at, from, 16);
+		bpf_skb_load_bytes(skb, at + half, to, 16);
+		bpf_skb_store_bytes(skb, at, to, 16, 0);
+		bpf_skb_store_bytes(skb, at + half, from, 16, 0);
+	}
+	if (!work->l2_bytes)
+		return;
+	bpf_skb_load_bytes(skb, 0, from, ETH_ALEN);
+	bpf_skb_load_bytes(skb, ETH_ALEN, to, ETH_ALEN);
+	bpf_skb_store_bytes(skb, 0, to, ETH_ALEN, 0);
+	bpf_skb_store_bytes(skb, ETH_ALEN, from, ETH_ALEN, 0);
+}
+
+/* Makes the packet the reset of its sender that `out` says. */
+GLOBAL int send_back(struct __sk_buff *skb)
+{
+	struct bypass_work *work = work_area();
+
+	/* Without an acknowledgement the sender waits for nothing. */
+	if (!work || !(work->header.before[TCP_FLAGS_AT] & TCP_ACK) || !write_segment(skb))
+		return DROP;
+	turn_round(skb, work);
+	/* Else `bypass_out` would take it for one of the relay's. */
+	skb->mark |= NODE_MARKS;
+	return bpf_redirect(skb->ifindex, 0);
 }
 
 /* Sends the segment to the other end. Routing alone would not: the kernel looks for a socket
@@ -366,6 +416,8 @@ static __always_inline int on_segment(struct __sk_buff *skb, struct bypass_pair 
 	unlock(pair);
 	if (!ways)
 		return DROP;
+	if (ways & BYPASS_TO_SENDER)
+		return send_back(skb);
 	if (phase <= BYPASS_CLAMPING)
 		return NEXT;
 	if (!(ways & BYPASS_TO_END))
@@ -389,11 +441,17 @@ int bypass_in(struct __sk_buff *skb)
 
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!work || !device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
-	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)
+	    !view_segment(skb, device->l2_bytes, &view))
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
-	if (!pair)
+	if (!pair || !pair->known)
 		return NEXT;
+	if (view.flags & TCP_SYN) {
+		/* A new connection of these addresses is not the dead one. */
+		if (pair->phase == BYPASS_DEAD)
+			bpf_map_delete_elem(&bypass_pairs, &view.key);
+		return NEXT;
+	}
 	e = view.turned != pair->turned;
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes))
 		return DROP;
@@ -417,12 +475,16 @@ int bypass_out(struct __sk_buff *skb)
 	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
-	if (!pair)
+	if (!pair || !pair->known)
 		return NEXT;
 	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
 		skb->mark &= ~NODE_MARKS;
 		return NEXT;
 	}
+	/* A copy whose socket is gone, forwarded by this host in the wrong numbers, or the
+	 * kernel's answer to it. */
+	if (pair->phase >= BYPASS_OVERLAP && !(skb->mark & socket_mark))
+		return DROP;
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes) || !lock(pair))
 		return DROP;
 	phase = pair->phase;
@@ -434,7 +496,90 @@ int bypass_out(struct __sk_buff *skb)
 	return phase <= BYPASS_CLAMPING || write_segment(skb) ? NEXT : DROP;
 }
 
-/* The frame has the key of the pair behind its link layer header, cb[0] the time. */
+/* The tuple by which the kernel finds the socket that hears the first end of a flow. */
+static __always_inline __u32 fill_tuple_of(struct bpf_sock_tuple *tuple, const struct flow *flow)
+{
+	if (is_mapped(&flow->client)) {
+		tuple->ipv4.saddr = flow->client.word[3];
+		tuple->ipv4.daddr = flow->server.word[3];
+		tuple->ipv4.sport = flow->client_port;
+		tuple->ipv4.dport = flow->server_port;
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(tuple->ipv6.saddr, &flow->client, sizeof(flow->client));
+	__builtin_memcpy(tuple->ipv6.daddr, &flow->server, sizeof(flow->server));
+	tuple->ipv6.sport = flow->client_port;
+	tuple->ipv6.dport = flow->server_port;
+	return sizeof(tuple->ipv6);
+}
+
+/* Reads the node's socket that receives from the flow's `client`; false if it has none, or if
+ * numbers changed meanwhile. */
+GLOBAL int read_socket(struct __sk_buff *skb, const struct flow *flow, struct bypass_socket *to,
+		       __u32 skew)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_tcp_sock *tcp;
+	struct bpf_sock *sk;
+	__u64 acked, received;
+	bool is_read = false;
+
+	if (!flow || !to)
+		return false;
+	sk = bpf_skc_lookup_tcp(skb, &tuple, fill_tuple_of(&tuple, flow), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return false;
+	tcp = owner_by(sk) == OWNER_OURS ? bpf_tcp_sock(sk) : NULL;
+	if (tcp) {
+		acked = tcp->bytes_acked;
+		received = tcp->bytes_received;
+		asm volatile("" ::: "memory");
+		to->acked = tcp->snd_una;
+		to->received = tcp->rcv_nxt;
+		to->sent = tcp->snd_nxt;
+		asm volatile("" ::: "memory");
+		to->sent_first = to->acked - (__u32)acked + skew;
+		to->received_first = to->received - (__u32)received;
+		is_read = acked == tcp->bytes_acked && received == tcp->bytes_received;
+	}
+	bpf_sk_release(sk);
+	return is_read;
+}
+
+static __always_inline struct bypass_pair *pair_of_frame(struct __sk_buff *skb,
+							 struct packet_key *key)
+{
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, key, sizeof(*key)))
+		return NULL;
+	return bpf_map_lookup_elem(&bypass_pairs, key);
+}
+
+/* Adds the numbers of both sockets to a pair; false if they cannot be read now. The frame has
+ * the key of the pair behind its link layer header; cb[0] and cb[1] are the receive windows
+ * of the sockets toward client and server. */
+SEC("classifier")
+int bypass_learn(struct __sk_buff *skb)
+{
+	struct bypass_socket client = { .window = skb->cb[0] }, server = { .window = skb->cb[1] };
+	struct bypass_pair *pair;
+	struct packet_key key;
+	struct flow flow;
+
+	pair = pair_of_frame(skb, &key);
+	if (!pair)
+		return false;
+	flow = flow_of(&key, pair->turned);
+	if (!read_socket(skb, &flow, &client, pair->skew[0]))
+		return false;
+	flow = reversed(&flow);
+	if (!read_socket(skb, &flow, &server, pair->skew[1]) || !lock(pair))
+		return false;
+	learn_from_sockets(pair, &client, &server);
+	unlock(pair);
+	return true;
+}
+
+/* The same frame; cb[0] is the time. */
 SEC("classifier")
 int bypass_step(struct __sk_buff *skb)
 {
@@ -442,9 +587,7 @@ int bypass_step(struct __sk_buff *skb)
 	struct packet_key key;
 	int step;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &key, sizeof(key)))
-		return BYPASS_STEP_RELAY;
-	pair = bpf_map_lookup_elem(&bypass_pairs, &key);
+	pair = pair_of_frame(skb, &key);
 	if (!pair)
 		return BYPASS_STEP_RELAY;
 	if (!lock(pair))
@@ -452,6 +595,56 @@ int bypass_step(struct __sk_buff *skb)
 	step = advance(pair, skb->cb[0]);
 	unlock(pair);
 	return step;
+}
+
+/* The flow of the packet path that the pair becomes. */
+static __always_inline void describe(struct packet_flow *made, const struct bypass_pair *pair)
+{
+	const struct bypass_direction *client = &pair->by[0], *server = &pair->by[1];
+
+	made->since_ns = made->last_ns = bpf_ktime_get_ns();
+	made->state = PACKET_OPEN;
+	made->ifindex = pair->ifindex[0];
+	made->turned = pair->turned;
+	made->granted = OFFERS_WINDOW_SCALE | OFFERS_SACK | OFFERS_TIMESTAMPS;
+	made->seq_delta = server->delta;
+	made->ts_delta = server->ts_delta;
+	made->client_seq_delta = client->delta;
+	made->client_ts_delta = client->ts_delta;
+	made->client_shift = client->end_shift;
+	made->server_shift = server->end_shift;
+	made->promised_shift = client->relay_shift;
+	made->node_shift = server->relay_shift;
+	made->client_ack = server->end_ack + server->delta;
+	made->server_ack = client->end_ack;
+	made->was_relayed = made->is_long = true;
+	if (client->has_fin)
+		made->ended |= PACKET_FIN_CLIENT;
+	if (server->has_fin)
+		made->ended |= PACKET_FIN_SERVER;
+	if (pair->reset)
+		made->ended |= PACKET_RESET;
+}
+
+/* Makes a pair whose sockets are closed a flow of the packet path, which outlives the process.
+ * Returns whether it has. */
+SEC("classifier")
+int bypass_settle(struct __sk_buff *skb)
+{
+	struct packet_flow made = {};
+	struct bypass_pair *pair;
+	struct packet_key key;
+
+	pair = pair_of_frame(skb, &key);
+	if (!pair || pair->phase != BYPASS_DIRECT)
+		return false;
+	describe(&made, pair);
+	note_client(made.ifindex);
+	/* In this order: a segment that finds neither would reach the host as one of no flow. */
+	if (bpf_map_update_elem(&packet_flows, &key, &made, BPF_ANY))
+		return false;
+	bpf_map_delete_elem(&bypass_pairs, &key);
+	return true;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

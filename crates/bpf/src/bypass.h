@@ -22,8 +22,11 @@ enum bypass_phase {
 	BYPASS_CLAMPING, /* the relay keeps its windows small */
 	BYPASS_OVERLAP,  /* bytes below the cuts are the relay's, the others go direct */
 	BYPASS_DIRECT,   /* all go direct; the relay closes its sockets */
-	BYPASS_DEAD,     /* the overlap did not end: the relay resets the ends */
+	BYPASS_DEAD,     /* the overlap did not end, or its process: the ends are reset */
 };
+
+/* A process that has not looked at an overlap for so long is dead. */
+#define BYPASS_ALIVE_NS 3000000000ll
 
 /* What user space does next. */
 enum bypass_step {
@@ -71,6 +74,21 @@ struct bypass_pair {
 	struct bypass_clocks clocks;
 	__u32 ifindex[2]; /* of the ends */
 	__u32 turned;     /* the client is the second of the key */
+	__u32 known;      /* the numbers of its sockets were read */
+	__u32 skew[2];    /* what the kernel counts as acknowledged beyond the bytes sent to an end */
+	__u32 probed[2];  /* a dead pair has probed the end */
+	__u32 pad;
+	__u64 looked_ns;  /* when user space last did (CLOCK_MONOTONIC) */
+};
+
+/* What one socket of the relay says. */
+struct bypass_socket {
+	__u32 sent;	/* snd_nxt */
+	__u32 acked;    /* snd_una */
+	__u32 received; /* rcv_nxt */
+	__u32 sent_first;
+	__u32 received_first;
+	__u32 window; /* receive window in bytes, from rcv_nxt on at most */
 };
 
 /* What the rules read and write of a segment. Empty blocks have equal edges. */
@@ -92,6 +110,8 @@ struct bypass_segment {
 /* Where a segment goes: bits. */
 #define BYPASS_TO_RELAY 1
 #define BYPASS_TO_END 2
+/* Back to where it came from, as a reset. */
+#define BYPASS_TO_SENDER 4
 
 /* RFC 9293 section 3.4. */
 static __always_inline bool is_earlier(__u32 a, __u32 b)
@@ -107,6 +127,13 @@ static __always_inline __u32 later(__u32 a, __u32 b)
 static __always_inline __u32 earlier(__u32 a, __u32 b)
 {
 	return is_earlier(a, b) ? a : b;
+}
+
+static __always_inline bool is_abandoned(const struct bypass_pair *pair)
+{
+	__s64 since = bpf_ktime_get_ns() - pair->looked_ns;
+
+	return since > BYPASS_ALIVE_NS;
 }
 
 static __always_inline __u32 end_of(const struct bypass_segment *segment)
@@ -299,6 +326,33 @@ static __always_inline int forward_in_overlap(struct bypass_direction *data,
 	return BYPASS_TO_RELAY | BYPASS_TO_END;
 }
 
+/* What a dead pair does with a segment. An end accepts a reset only by the number that it
+ * expects next (RFC 5961 section 3), which its acknowledgement says. One that sends nothing
+ * is probed with an old number, and answers that (RFC 9293 section 3.10.7.4). */
+static __always_inline int bury(struct bypass_pair *pair, __u32 e,
+				const struct bypass_direction *data,
+				const struct bypass_direction *acked,
+				const struct bypass_segment *in, struct bypass_segment *out)
+{
+	__u32 other = (e & 1) ^ 1;
+
+	out->len = 0;
+	out->fin = 0;
+	clear_blocks(out);
+	if (pair->probed[e & 1] || pair->probed[other]) {
+		out->seq = in->ack;
+		out->ack = 0;
+		out->window = 0;
+		out->rst = 1;
+		return BYPASS_TO_SENDER;
+	}
+	pair->probed[other] = true;
+	translate_segment(data, acked, out);
+	out->seq = data->end_ack - 1 + data->delta;
+	out->ack = acked->relay_ack;
+	return BYPASS_TO_END;
+}
+
 /* A segment that end `e` sent: BYPASS_TO_* bits, and what goes to the other end. */
 GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segment *in,
 		    struct bypass_segment *out)
@@ -310,6 +364,8 @@ GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segme
 	data = &pair->by[e & 1];
 	acked = &pair->by[(e & 1) ^ 1];
 	*out = *in;
+	if (pair->phase == BYPASS_OVERLAP && is_abandoned(pair))
+		pair->phase = BYPASS_DEAD;
 	if (in->rst)
 		return reset_from_end(pair, data, acked, in, out);
 	observe_end(pair, e, data, acked, in);
@@ -320,7 +376,7 @@ GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segme
 		forward_all(pair, data, acked, in, out);
 		return BYPASS_TO_END;
 	case BYPASS_DEAD:
-		return 0;
+		return bury(pair, e, data, acked, in, out);
 	}
 	return BYPASS_TO_RELAY;
 }
@@ -425,11 +481,43 @@ static __always_inline int try_cut(struct bypass_pair *pair, __u32 now)
 	return BYPASS_STEP_DRAIN;
 }
 
+/* Adds what the sockets toward both ends say. What passed before the pair had its numbers is
+ * in there, what passes now may not be. */
+GLOBAL int learn_from_sockets(struct bypass_pair *pair, const struct bypass_socket *client,
+			      const struct bypass_socket *server)
+{
+	const struct bypass_socket *from, *to;
+	struct bypass_direction *direction;
+
+	if (!pair || !client || !server)
+		return false;
+	for (int e = 0; e < 2; e++) {
+		direction = &pair->by[e];
+		from = e ? server : client;
+		to = e ? client : server;
+		if (!pair->known) {
+			direction->delta = to->sent_first - from->received_first;
+			direction->seen = direction->relay_ack = from->received;
+			direction->relay_sent = to->sent - direction->delta;
+			direction->end_ack = to->acked - direction->delta;
+			direction->edge = direction->end_ack;
+			direction->promised = from->received + from->window;
+		}
+		direction->seen = later(direction->seen, from->received);
+		direction->relay_ack = later(direction->relay_ack, from->received);
+		direction->relay_sent = later(direction->relay_sent, to->sent - direction->delta);
+		direction->promised = later(direction->promised, from->received + from->window);
+	}
+	pair->known = true;
+	return true;
+}
+
 /* Advances a hand-over at `now`, in milliseconds of the caller's clock: enum bypass_step. */
 GLOBAL int advance(struct bypass_pair *pair, __u32 now)
 {
 	if (!pair)
 		return BYPASS_STEP_RELAY;
+	pair->looked_ns = bpf_ktime_get_ns();
 	switch (pair->phase) {
 	case BYPASS_CLAMPING:
 		return try_cut(pair, now);

@@ -8,7 +8,6 @@
 //! packet path, which is pinned.
 
 mod attach;
-#[cfg(test)]
 mod bypass;
 mod capture;
 mod cgroup;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::layout::whole;
-use crate::object::{Map, Program};
+use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};
 use crate::objects::types;
 use crate::redirect::{self, Settings};
@@ -105,7 +105,7 @@ impl PacketPath {
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
-            None if LASTING.contains(&number) => lasting(number, pins.as_ref()),
+            None if LASTING.contains(&number) => lasting(object, number, pins.as_ref()),
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -205,22 +205,7 @@ impl PacketPath {
     /// one.
     fn link(&self, ifindex: u32, direction: usize, program: &Program) -> io::Result<OwnedFd> {
         let pin = self.pin_of(ifindex, direction);
-        if let Some(pin) = &pin {
-            let adopted = sys::pinned(pin).and_then(|link| {
-                sys::update_link(link.as_fd(), program.as_fd())?;
-                Ok(link)
-            });
-            if let Ok(link) = adopted {
-                return Ok(link);
-            }
-            // The interface that it was for is gone.
-            let _ = fs::remove_file(pin);
-        }
-        let link = sys::link_first(program.as_fd(), ifindex, TCX[direction])?;
-        if let Some(pin) = &pin {
-            sys::pin(link.as_fd(), pin)?;
-        }
-        Ok(link)
+        lasting_link(pin, program, ifindex, TCX[direction])
     }
 
     fn pin_of(&self, ifindex: u32, direction: usize) -> Option<PathBuf> {
@@ -234,6 +219,18 @@ impl PacketPath {
         for pin in (0..TCX.len()).filter_map(|direction| self.pin_of(ifindex, direction)) {
             let _ = fs::remove_file(pin);
         }
+    }
+
+    /// What outlives the process, unless its flows end with it.
+    pub(crate) fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    /// The map with this name, if the packet path has it.
+    pub(crate) fn map(&self, name: &str) -> Option<Arc<Map>> {
+        let mut names = packet_path::OBJECT.maps.iter();
+        let at = names.position(|map| map.name == name)?;
+        Some(Arc::clone(&self.maps[at]))
     }
 
     /// The loaded programs, for the tests.
@@ -252,6 +249,7 @@ impl Drop for PacketPath {
         let flows = self.maps[map::PACKET_FLOWS].count();
         if let Some(pins) = &self.pins
             && flows.is_ok_and(|count| count == 0)
+            && pins.pairs_left() == 0
         {
             pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
@@ -296,8 +294,11 @@ fn sweep(program: BorrowedFd<'_>, alive: u32) -> io::Result<u32> {
 }
 
 /// A map that an earlier process pinned, or a new one, pinned.
-fn lasting(number: usize, pins: Option<&Pins>) -> Result<Arc<Map>, Error> {
-    let object = &packet_path::OBJECT;
+pub(crate) fn lasting(
+    object: &Object,
+    number: usize,
+    pins: Option<&Pins>,
+) -> Result<Arc<Map>, Error> {
     let Some(pins) = pins else {
         return object.make(number, None);
     };
@@ -308,6 +309,31 @@ fn lasting(number: usize, pins: Option<&Pins>) -> Result<Arc<Map>, Error> {
     let map = object.make(number, None)?;
     sys::pin(map.as_fd(), &pin).map_err(Error::map("pin", object.maps[number].name))?;
     Ok(map)
+}
+
+/// The link at a pin: an earlier process' with this program in place of its own, or a new one.
+pub(crate) fn lasting_link(
+    pin: Option<PathBuf>,
+    program: &Program,
+    ifindex: u32,
+    attach: u32,
+) -> io::Result<OwnedFd> {
+    if let Some(pin) = &pin {
+        let adopted = sys::pinned(pin).and_then(|link| {
+            sys::update_link(link.as_fd(), program.as_fd())?;
+            Ok(link)
+        });
+        if let Ok(link) = adopted {
+            return Ok(link);
+        }
+        // The interface that it was for is gone.
+        let _ = fs::remove_file(pin);
+    }
+    let link = sys::link_first(program.as_fd(), ifindex, attach)?;
+    if let Some(pin) = &pin {
+        sys::pin(link.as_fd(), pin)?;
+    }
+    Ok(link)
 }
 
 /// Secret random numbers.

@@ -572,11 +572,15 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	if (!entry || !scratch)
 		return PASS;
 	how.header = &scratch->header;
+	how.seq = entry->client_seq_delta;
 	how.ack = -entry->seq_delta;
+	how.ts_value = entry->client_ts_delta;
 	how.ts_echo = -entry->ts_delta;
-	/* The client scales by its own shift if it was promised to be understood. */
-	if (!(entry->granted & OFFERS_WINDOW_SCALE))
+	/* The client scales by its own shift if it was promised to be understood: its SYN
+	 * reached the server, unless a relay made the server's connection. */
+	if (entry->was_relayed || !(entry->granted & OFFERS_WINDOW_SCALE))
 		how.widen = entry->client_shift;
+	how.narrow = entry->node_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
 	header = scratch->header.before;
@@ -870,7 +874,9 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 		return PASS;
 	how.header = &scratch->header;
 	how.seq = entry->seq_delta;
+	how.ack = -entry->client_seq_delta;
 	how.ts_value = entry->ts_delta;
+	how.ts_echo = -entry->client_ts_delta;
 	if (entry->granted & OFFERS_WINDOW_SCALE)
 		how.widen = entry->server_shift;
 	how.narrow = entry->promised_shift;

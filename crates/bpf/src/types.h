@@ -248,6 +248,13 @@ struct packet_flow {
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
 	__u64 prefix; /* of the client */
+	/* Of a flow that was relayed: the server's number less the client's, the same of their
+	 * timestamps, and the shift by which the server reads the client's windows. */
+	__u32 client_seq_delta;
+	__u32 client_ts_delta;
+	__u8 node_shift;
+	__u8 was_relayed;
+	__u8 pad[6];
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2

@@ -136,6 +136,7 @@ struct EffectiveRule {
     accept: &'static str,
     observe: bool,
     data_path: &'static str,
+    bypass: bool,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,6 +243,7 @@ fn rule(rule: &Rule) -> EffectiveRule {
         accept: rule.accept.name(),
         observe: rule.observe,
         data_path: rule.data_path.word(),
+        bypass: rule.bypass,
         source_address: rule.source_address.word(),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),

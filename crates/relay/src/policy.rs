@@ -212,6 +212,8 @@ pub struct Rule {
     pub observe: bool,
     /// How segments reach the server.
     pub data_path: DataPath,
+    /// Whether relays leave their flows to the packet path once they no longer help.
+    pub bypass: bool,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
     /// Whether the PROXY protocol, version 2, sends the client's address to the server.

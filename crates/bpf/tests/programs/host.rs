@@ -252,6 +252,7 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
         upstream: SideOptions::default(),
         timeouts: Timeouts::default(),
         data_path: DataPath::Socket,
+        bypass: false,
         transfer_bytes: None,
     }
 }

@@ -146,6 +146,8 @@ pub(in super::super) static NODE: Table = &[
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
+        key("bypass", Is("false"), Switch,
+            "a relay that no longer makes its connection faster [leaves it](#bypass) to the packet path"),
         key("source_address", Is("\"auto\""), Words(&["auto", "client", "node"]),
             "the address that the server sees: the client's address and port, or an address of this host"),
     ]),

@@ -40,6 +40,7 @@ fn policy(matches: &[Match]) -> Policy {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: DataPath::Socket,
+        bypass: false,
         proxy_protocol: false,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),

@@ -2,13 +2,12 @@
 //! Segments as frames, and what a frame shows.
 
 use posthaste_bypass::{Block, Header};
+use posthaste_relay::flow::Flow;
 use posthaste_testkit::Rng;
 
-use crate::layout::{address, bytes};
-use crate::objects::types;
+use super::LINK_BYTES;
+use crate::layout::{bytes, packet_key};
 
-/// Of an Ethernet header.
-pub(super) const LINK_BYTES: usize = 14;
 const TCP_BYTES: usize = 20;
 /// NOP, NOP, and the timestamps option.
 const TIME_BYTES: usize = 12;
@@ -35,27 +34,28 @@ impl Frame {
             ip[15] = last;
             ip
         };
-        let ips = if rng.once_in(2) { [ip(1), ip(2)] } else { [ip(2), ip(1)] };
+        let ips = if rng.once_in(2) {
+            [ip(1), ip(2)]
+        } else {
+            [ip(2), ip(1)]
+        };
         let ports = [1 + rng.below(3_u16), 1 + rng.below(3_u16)];
         Self { is_v6, ips, ports }
     }
 
+    pub(super) fn flow(&self) -> Flow {
+        let [client, server] = [0, 1].map(|end: usize| (self.ips[end], self.ports[end]));
+        Flow::from_mapped(client, server)
+    }
+
     /// Whether the client is the second of the key.
     pub(super) fn is_turned(&self) -> bool {
-        let [client, server] = [0, 1].map(|end: usize| (self.ports[end].to_be(), words(self.ips[end])));
-        client > server
+        packet_key(&self.flow()).1
     }
 
     /// In the maps.
     pub(super) fn key(&self) -> Vec<u8> {
-        let (first, second) = if self.is_turned() { (1, 0) } else { (0, 1) };
-        let key = types::packet_key {
-            first: address(self.ips[first]),
-            second: address(self.ips[second]),
-            first_port: self.ports[first].to_be(),
-            second_port: self.ports[second].to_be(),
-        };
-        bytes(&key).to_vec()
+        bytes(&packet_key(&self.flow()).0).to_vec()
     }
 
     fn ip_bytes(&self) -> usize {
@@ -150,6 +150,19 @@ impl Frame {
         assert_eq!(found, expected);
     }
 
+    /// A frame is the reset `header`, back to the sender of `input`.
+    pub(super) fn assert_resets(&self, frame: &[u8], header: &Header, input: &[u8]) {
+        assert_eq!(frame[..6], input[6..12]);
+        let (ip, tcp) = self.split(frame);
+        let (_, sent) = self.split(input);
+        let e = usize::from(!self.is_from_client(ip));
+        assert_eq!(self.sum(e, tcp), 0xffff, "the sum of the segment");
+        assert_eq!((&tcp[..2], &tcp[2..4]), (&sent[2..4], &sent[..2]));
+        assert_eq!(tcp[4..8], header.seq.to_be_bytes());
+        assert_eq!(tcp[13], 4);
+        assert_eq!(tcp.len(), usize::from(tcp[12] >> 4) * 4);
+    }
+
     fn is_from_client(&self, ip: &[u8]) -> bool {
         let from = if self.is_v6 { &ip[8..24] } else { &ip[12..16] };
         self.ips[0].ends_with(from)
@@ -207,11 +220,6 @@ fn packed(sack: &[Block; 3]) -> [Block; 3] {
         *to = block;
     }
     blocks
-}
-
-/// As the programs compare addresses.
-fn words(ip: [u8; 16]) -> [u32; 4] {
-    address(ip).word
 }
 
 /// The sum of RFC 1071.
