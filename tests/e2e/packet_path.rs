@@ -22,7 +22,7 @@ mod ends;
 mod forged;
 mod icmp;
 mod learning;
-mod lifetime;
+pub(crate) mod lifetime;
 mod reload;
 mod resend;
 mod tuples;

@@ -15,7 +15,7 @@ use super::*;
 use crate::support::{SOON, binary};
 
 /// A BPF file system that only the programs of one test have, at the usual place.
-struct Place {
+pub(crate) struct Place {
     directory: Scratch,
 }
 
@@ -38,7 +38,7 @@ impl Place {
         place
     }
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::mounted(&["-t", "bpf", "bpf"])
     }
 
@@ -52,12 +52,16 @@ impl Place {
     }
 
     fn start(&self, host: &Namespace) -> Node {
-        let node = Node::builder(host, self.program()).config(CONFIG).start();
+        self.start_with(host, CONFIG)
+    }
+
+    pub(crate) fn start_with(&self, host: &Namespace, config: &str) -> Node {
+        let node = Node::builder(host, self.program()).config(config).start();
         node.expect("the node becomes ready")
     }
 
     /// The pins of network namespaces.
-    fn pins(&self) -> Vec<PathBuf> {
+    pub(crate) fn pins(&self) -> Vec<PathBuf> {
         let listed = fs::read_dir(self.root().join("posthaste"));
         let each = listed.into_iter().flatten();
         each.map(|entry| entry.expect("a name").path()).collect()
