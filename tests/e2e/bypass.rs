@@ -134,7 +134,7 @@ fn disconnect(stream: &TcpStream) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-fn hands_over(network: &Network, count: u64) {
+fn hands_over(network: &Network, count: u64, meanwhile: impl Fn()) {
     let place = Place::new();
     let node = place.start_with(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
@@ -143,6 +143,10 @@ fn hands_over(network: &Network, count: u64) {
         let family = Family::ALL[usize::from(number % 2 == 0)];
         let pair = Pair::open(network, family, &listener);
         let transfer = Transfer::start(&pair);
+        until("a relay leaves", || {
+            counter(&node, "bypasses_begun") == number
+        });
+        meanwhile();
         until_ended(&node, "bypassed", number);
         assert_eq!(sockets(network.node(0), "established"), [""; 0]);
         thread::sleep(Duration::from_millis(500));
@@ -164,17 +168,23 @@ fn path(loss: f64) -> [Link; 2] {
 // promise: T23
 #[test]
 fn relays_leave_bulk_transfers() {
-    hands_over(&line(), 4);
+    hands_over(&line(), 4, || ());
 }
 
 #[test]
 fn relays_leave_over_long_paths() {
-    hands_over(&network(path(0.0)), 3);
+    hands_over(&network(path(0.0)), 3, || ());
 }
 
+/// Loss begins when a relay has begun to leave: before, it would stay.
 #[test]
 fn relays_leave_over_lossy_paths() {
-    hands_over(&network(path(0.002)), 2);
+    let network = network(path(0.0));
+    hands_over(&network, 1, || {
+        for (index, link) in path(0.01).into_iter().enumerate() {
+            network.change(index, link).expect("a link can be changed");
+        }
+    });
 }
 
 /// Without the key no relay leaves.
