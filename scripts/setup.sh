@@ -56,7 +56,7 @@ find_missing_packages() {
     command_in make make "runs the verbs"
     file_at "$libraries/libc.a" libc6-dev "static C library, kernel headers"
     file_at /etc/ssl/certs/ca-certificates.crt ca-certificates "downloads"
-    command_in curl curl "downloads; web client of demo and tests"
+    command_in curl curl "downloads; web client of tests"
     command_in nginx nginx "web server of demo and tests"
     command_in openssl openssl "TLS in the tests"
     command_in wrk wrk "loads web servers in the tests"

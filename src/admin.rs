@@ -31,6 +31,7 @@ mod fleet;
 mod handover;
 mod metrics;
 mod operations;
+mod packet_log;
 mod routes;
 pub(crate) mod rules;
 pub(crate) mod socket;
@@ -39,6 +40,7 @@ mod tests;
 
 use control::Control;
 pub(crate) use operations::Operations;
+use packet_log::PacketLog;
 
 /// Interval of the control thread's check whether the workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,6 +71,7 @@ impl Listeners {
         let inherited = sockets.and_then(inherited).map(Into::into);
         let bind = || config.metrics.map(socket::bind_metrics).transpose();
         Ok(Self {
+            // A successor binds beside the path, which its predecessor still serves.
             admin: if first {
                 socket::AdminSocket::bind(&config.admin_socket, config.admin_group.as_ref())?
             } else {
@@ -77,6 +80,7 @@ impl Listeners {
             metrics: inherited.map_or_else(bind, |metrics| Ok(Some(metrics)))?,
             links: watch_links().context("subscribe to news of interfaces")?,
             changes: changes()?,
+            // A successor's place can be requested once it has that place.
             handover: first.then(give::Listener::open).transpose()?,
         })
     }
@@ -104,6 +108,7 @@ pub(crate) fn serve<N: Operations>(node: &Arc<N>, listeners: Listeners) -> anyho
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        // Requests run there, since they may wait for a worker; a flood of them queues.
         .max_blocking_threads(2)
         .thread_name("posthaste-ctl")
         .thread_stack_size(256 << 10)
@@ -114,12 +119,14 @@ pub(crate) fn serve<N: Operations>(node: &Arc<N>, listeners: Listeners) -> anyho
         let servers = start_tasks(listeners, &control)?;
         node.log()
             .info("the node is ready", &[("workers", &node.workers().len())]);
+        // Only now: units that are ordered after this one may use the admin socket at once.
         notify::ready("relaying");
         let ended = until_workers_end(&control).await;
         node.log().info("the node has stopped", &[]);
         servers.close().await;
         ended
     });
+    // Blocking tasks cannot be cancelled: dropping the runtime would wait for them.
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
     ended
 }
@@ -299,6 +306,7 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
         }
         let control = Arc::clone(&control);
         let alive = tokio::task::spawn_blocking(move || fleet::alive(control.workers())).await;
+        // Without keep-alives the service manager restarts a node that hangs.
         if alive.unwrap_or(false) {
             notify::alive();
         }
@@ -310,15 +318,18 @@ async fn feed_watchdog(interval: Duration, control: Arc<Control>) {
 async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
     let mut settled = false;
+    let mut packet_log = PacketLog::new();
     loop {
         let pause = match control.state() {
             State::Ready => LOOK_INTERVAL,
             State::Draining => LOOK_INTERVAL_DRAINING,
             State::Replaced => LOOK_INTERVAL_REPLACED,
         };
+        // The workers have the pause below to answer, so that none is waited for.
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
         control.node.look_after_guard();
+        packet_log.look(&*control.node);
         if !settled {
             // The start is complete, and the memory of its code can be released.
             memory::forget_start();
@@ -337,6 +348,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
             control.drain(None);
         }
     }
+    packet_log.write(&*control.node);
     if failed {
         bail!("a worker ended without a request");
     }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use posthaste_daemon::http::millis;
 use posthaste_relay::control::{Phase, RelayDetail, RelayInfo};
-use posthaste_relay::sys::TcpInfo;
+use posthaste_relay::sys::{MultipathInfo, TcpInfo};
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod chains;
 pub(crate) mod control_client;
 pub(crate) mod observed;
+pub(crate) mod packets;
 pub(crate) mod saved;
 
 /// The phase of a node's life.
@@ -146,6 +147,7 @@ impl Reloads {
             Ok(_) => {
                 self.succeeded += 1;
                 self.last_success_unix_seconds = now_unix_seconds;
+                // An operator has corrected what it reported.
                 self.last_error = None;
             }
             Err(error) => {
@@ -182,6 +184,9 @@ pub(crate) struct Relays {
     pub(crate) incomplete: bool,
     /// Workers that did not answer in time: their relays are missing.
     pub(crate) silent_workers: usize,
+    /// Flows of the packet path, as far as the limit has room beside the relays.
+    #[serde(default)]
+    pub(crate) packet_flows: Vec<packets::Flow>,
 }
 
 /// One relay.
@@ -260,6 +265,48 @@ pub(crate) struct Tcp {
     pub(crate) received_bytes: u64,
     pub(crate) notsent_bytes: u32,
     pub(crate) delivery_rate_bytes_per_second: u64,
+    /// Of a connection of Multipath TCP, of which the rest describes the first path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) multipath: Option<Multipath>,
+}
+
+/// A connection of Multipath TCP above its paths.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Multipath {
+    pub(crate) fell_back: bool,
+    pub(crate) retransmissions: u32,
+    pub(crate) paths: Vec<Path>,
+}
+
+/// One path of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Path {
+    pub(crate) local: String,
+    pub(crate) remote: String,
+    pub(crate) state: String,
+    pub(crate) rtt_us: u32,
+    pub(crate) retransmitted_segments: u32,
+    pub(crate) acked_bytes: u64,
+    pub(crate) received_bytes: u64,
+}
+
+impl From<MultipathInfo> for Multipath {
+    fn from(info: MultipathInfo) -> Self {
+        let paths = info.paths.into_iter().map(|path| Path {
+            local: path.local.to_string(),
+            remote: path.remote.to_string(),
+            state: path.state.into(),
+            rtt_us: path.rtt_us,
+            retransmitted_segments: path.retransmitted_segments,
+            acked_bytes: path.acked_bytes,
+            received_bytes: path.received_bytes,
+        });
+        Self {
+            fell_back: info.fell_back,
+            retransmissions: info.retransmissions,
+            paths: paths.collect(),
+        }
+    }
 }
 
 impl From<TcpInfo> for Tcp {
@@ -279,6 +326,7 @@ impl From<TcpInfo> for Tcp {
             received_bytes: info.received_bytes,
             notsent_bytes: info.notsent_bytes,
             delivery_rate_bytes_per_second: info.delivery_rate_bytes_per_second,
+            multipath: info.multipath.map(Into::into),
         }
     }
 }

@@ -14,9 +14,11 @@ use posthaste_wire::syn_option;
 use crate::api::chains as api;
 use posthaste_config::{Config, Matches};
 
+mod data_path;
 mod explain;
 mod planned;
 
+pub(crate) use data_path::{Packets, data_path};
 pub(crate) use explain::{Question, explain};
 pub(crate) use planned::Followed;
 
@@ -167,6 +169,7 @@ impl Workers {
             waiting: each().map(|state| u64::from(state.waiting)).sum(),
             dialing: each().map(|state| u64::from(state.dialing)).sum(),
             wanted: each().map(|state| u64::from(state.wanted)).sum(),
+            // Queues only add to a round trip, so the least is the nearest to that of the path.
             rtt_us: each().filter_map(|state| state.rtt).min().map(micros),
             taken: each().map(|state| state.totals.taken).sum(),
             missed: each().map(|state| state.totals.missed).sum(),
@@ -188,6 +191,7 @@ impl Workers {
     fn health(&self, down_for: impl Iterator<Item = Option<Duration>>) -> api::Health {
         let all: Vec<_> = down_for.collect();
         let down = || all.iter().flatten();
+        // Until then flows of some worker still take other routes.
         let longest = down().max().copied().unwrap_or_default();
         api::Health {
             // A worker without knowledge tries.

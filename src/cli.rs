@@ -211,12 +211,14 @@ impl Cli {
 
 /// The `check` verb.
 fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
+    // An unreadable file passes for a node's: `Config::load` then reports why it cannot be read.
     let text = std::fs::read_to_string(file).unwrap_or_default();
     if Controller::is_meant_by(&text) {
         let config = Controller::load(file)?;
         return explain(file, &config.warnings, json, &config, config.to_json()?);
     }
     let config = Config::load(file)?;
+    // Warnings, not errors: the file may be meant for another host than the one that checks it.
     let conflicts = host::conflicts(&config);
     let conflicts = conflicts
         .iter()

@@ -142,6 +142,7 @@ pub(crate) fn relays(verb: &RelaysVerb) -> anyhow::Result<()> {
 
 /// The `keys forget` verb.
 pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
+    // It becomes part of the request line, which must not end or change.
     let is_name = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || !name.chars().all(|c| c.is_ascii() && is_name(c)) {
         bail!("\"{name}\" is not a node's name: expected one from posthaste chains");
@@ -157,6 +158,7 @@ pub(crate) fn forget_key(name: &str, admin: &AdminArgs) -> anyhow::Result<()> {
 struct Killed {}
 
 fn target(id: &str) -> anyhow::Result<String> {
+    // It becomes part of the request line.
     if id.is_empty() || !id.chars().all(|c| c.is_ascii_hexdigit()) {
         bail!("\"{id}\" is not a relay's id: expected one from posthaste relays list");
     }
@@ -172,7 +174,11 @@ fn list(relays: &Relays) -> String {
             show::bytes(relay.bytes_down),
         )
     });
-    show::relays(rows) + &left_out(relays)
+    let flows = match relays.packet_flows.as_slice() {
+        [] => String::new(),
+        flows => format!("\npacket path\n{}", show::packet_flows(flows)),
+    };
+    show::relays(rows) + &flows + &left_out(relays)
 }
 
 /// Which relays are missing from the list, and why.
@@ -233,6 +239,7 @@ pub(crate) fn top(args: &TopArgs) -> anyhow::Result<()> {
     let count = args.count.unwrap_or(if is_terminal { u64::MAX } else { 1 });
     let mut before = Look::take(socket)?;
     for _ in 0..count {
+        // Rates need two snapshots, so the first output takes an interval, too.
         sleep(args.interval);
         let now = Look::take(socket)?;
         let busiest = now.busiest(&before, args.rows);
@@ -294,6 +301,7 @@ impl Look {
     /// The `rows` relays that moved most since `before`.
     fn busiest(&self, before: &Self, rows: usize) -> Busiest {
         let elapsed = self.at.duration_since(before.at);
+        // With an interval of 0 the two looks may be at one time.
         let seconds = elapsed.as_secs_f64().max(1e-3);
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         let then: HashMap<&str, &Relay> = before
@@ -323,6 +331,7 @@ impl Look {
         relays.sort_by(|a, b| {
             total(b)
                 .total_cmp(&total(a))
+                // Relays with the same rate keep their places from update to update.
                 .then_with(|| a.relay.id.cmp(&b.relay.id))
         });
         relays.truncate(rows);
@@ -418,6 +427,7 @@ mod tests {
                 relays: relays.iter().map(relay).collect(),
                 incomplete,
                 silent_workers: 0,
+                packet_flows: Vec::new(),
             },
         }
     }
@@ -443,6 +453,7 @@ mod tests {
             relays: Vec::new(),
             incomplete,
             silent_workers,
+            packet_flows: Vec::new(),
         };
         assert_eq!(left_out(&relays(false, 0)), "");
         assert!(left_out(&relays(true, 0)).contains("--limit"));

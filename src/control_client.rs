@@ -167,6 +167,7 @@ impl ControlClient {
         let (answer, answered) = channel();
         lock(&self.0.requests).push(Request::Forget(name.to_owned(), answer));
         self.wake();
+        // The thread may be busy with the network: an operator's request does not wait for that.
         answered.recv_timeout(ANSWER_TIME_MAX).ok()
     }
 
@@ -189,6 +190,8 @@ impl ReportSink for ControlClient {
             _ => LinkState::Unmeasured,
         };
         let to = report.peer.into();
+        // Only the newest report of a link counts: the map has no more entries than peers, however
+        // slow the thread is.
         lock(&self.0.links).insert(to, Link { to, state });
         self.wake();
     }

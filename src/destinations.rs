@@ -5,7 +5,6 @@
 //! Destinations are stored by prefix, at most [`KNOWN_MAX`]. The most used stay: a new one replaces
 //! another only if more recent flows of more clients went there. One client can neither fill the
 //! memory nor displace what others use.
-//! neither fill the memory nor push out what others use.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -141,6 +140,7 @@ impl Destinations {
             let (rtt_us, handshakes) = known.handshakes.known(now)?;
             let is_news = handshakes >= HANDSHAKES_MIN
                 && known.reported.is_none_or(|(reported_us, at)| {
+                    // Two more attempts fit in before it expires there.
                     differs(rtt_us, reported_us) || now >= at + life / 3
                 });
             is_news.then(|| {
@@ -183,6 +183,7 @@ impl Destinations {
             Some((known.prefix, known.applied?))
         });
         let mut sizes: Vec<_> = sizes.collect();
+        // The caller compares them with the former ones, and replacements change the order.
         sizes.sort_unstable();
         sizes
     }
@@ -216,6 +217,7 @@ impl Destinations {
             return Some(*place);
         }
         let uses = self.admission_filter.uses(prefix);
+        // Its client has used up its share.
         if uses == 0 {
             return None;
         }
@@ -224,9 +226,11 @@ impl Destinations {
             self.known.push(Known::new(*prefix));
             return Some(self.known.len() - 1);
         }
+        // Some at random: to keep all in the order of their use would cost time with every relay.
         let some = (0..VICTIMS).map(|_| self.rng.below(self.known.len()));
         let victim =
             some.min_by_key(|place| self.admission_filter.uses(&self.known[*place].prefix))?;
+        // On a tie the known one stays: a scan of many addresses displaces nothing.
         if self.admission_filter.uses(&self.known[victim].prefix) >= uses {
             return None;
         }

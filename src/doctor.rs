@@ -18,6 +18,7 @@ mod cores;
 mod host;
 mod interception;
 mod listening;
+mod multipath;
 mod offload;
 mod others;
 mod routers;

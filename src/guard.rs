@@ -16,30 +16,31 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
 use posthaste_bpf::Orphans;
 
 use crate::api;
+use crate::aside::step_aside;
 use crate::host::{self, Claim};
 use crate::memory;
 use posthaste_config::Transparent;
 use posthaste_daemon::log::Log;
 use posthaste_daemon::privileges;
+use posthaste_daemon::thread::lock;
 
 mod again;
 
 use again::Revival;
 pub(crate) use again::{GuardArgs, run};
 
-/// Name of the process, as `ps -e` shows it: 15 bytes, the most the kernel keeps (TASK_COMM_LEN).
+/// Name of the process.
 const NAME: &std::ffi::CStr = c"posthaste-guard";
 /// How long a node may take to start, in milliseconds. Until then the guard trims no memory.
 const START_TIME_MAX: u16 = 1000;
@@ -93,6 +94,7 @@ impl Guard {
         // O_CLOEXEC: a program that the node executes must not inherit the writing end, or the
         // guard would not notice the node's death while that program runs.
         let (read, write) = pipe2(OFlag::O_CLOEXEC).context("open the guard's pipe")?;
+        // Before the fork: in the child getppid(2) may name another process already.
         let node = getpid();
         // SAFETY: there is one thread, so no lock is held by a thread that the
         // child lacks.
@@ -109,6 +111,7 @@ impl Guard {
             ForkResult::Child => {
                 // The child's copy of the writing end would keep the pipe open for ever.
                 drop(write);
+                // Does not return: the code of the caller is for the node alone.
                 std::process::exit(live(node, read.into(), &left, claim))
             }
         }
@@ -117,7 +120,7 @@ impl Guard {
     /// Checks whether the guard lives, and starts another if not.
     pub(crate) fn look_after(&self, log: &Log) {
         let now = Instant::now();
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         if let Some((pid, _)) = &held.guard {
             // The guard is a child of this process, so its id cannot be reused before this call
             // reaps it.
@@ -148,7 +151,7 @@ impl Guard {
 
     /// Its state, for the admin API.
     pub(crate) fn state(&self) -> api::Guard {
-        let held = self.held();
+        let held = lock(&self.held);
         api::Guard {
             pid: held.guard.as_ref().map(|(pid, _)| pid.as_raw()),
             restarts: held.restarts,
@@ -165,7 +168,7 @@ impl Guard {
     pub(crate) fn leave(&self) -> anyhow::Result<()> {
         // Before the byte: if the node dies in between, the guard still cleans up.
         let removed = self.left.remove(&self.claim);
-        if let Some((pid, mut pipe)) = self.held().guard.take() {
+        if let Some((pid, mut pipe)) = lock(&self.held).guard.take() {
             // Both fail only when the guard has ended before.
             let _ = pipe.write_all(b"c");
             // The guard holds a copy of the claim's lock: a node that starts now would find the
@@ -173,10 +176,6 @@ impl Guard {
             let _ = waitpid(pid, None);
         }
         removed.map(drop)
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -194,7 +193,8 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     // Opened first, while the id certainly names the node: after its death the id may be given to
     // another process.
     let death = open_pidfd(node);
-    step_aside();
+    // Standard error stays: the report after the node's death goes there.
+    step_aside(NAME, &privileges::GUARD);
     // Trimming while the node starts would compete with it for the CPU, and start time counts (N3).
     if is_quiet(&pipe) {
         memory::forget_start();
@@ -203,6 +203,7 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     if !in_order && let Some(death) = death {
         wait_for_end(&death);
     }
+    // While the claim is held: once it is dropped, another node may have the flows.
     let orphans = orphans(&claim);
     let code = if in_order {
         0
@@ -239,6 +240,7 @@ fn look_after(orphans: Orphans, in_order: bool) {
 
 /// Removes what a dead node left; returns the exit code.
 fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
+    // The log's thread was not forked: standard error is the only output.
     match left.remove(claim) {
         Ok(report) => {
             eprintln!(
@@ -254,32 +256,6 @@ fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
             1
         }
     }
-}
-
-/// Leaves the node's session, ignores the signals that are meant for the node, gives up standard
-/// input and output, and keeps the capabilities it needs.
-fn step_aside() {
-    // Each is a precaution: a guard that lacks one still guards.
-    let _ = nix::sys::prctl::set_name(NAME);
-    // Keeps away the terminal's signals that are not ignored below (SIGQUIT, SIGTSTP).
-    let _ = setsid();
-    for ignored in [
-        Signal::SIGINT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-        Signal::SIGPIPE,
-    ] {
-        // SAFETY: no handler is installed, the signals are ignored.
-        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
-    }
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
-    // Standard error stays: the report after the node's death goes there. The others are released
-    // so that a pipeline that reads the node's output ends with the node.
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
-        let _ = dup2_stdin(&null);
-        let _ = dup2_stdout(&null);
-    }
-    let _ = privileges::keep_only(&privileges::GUARD);
 }
 
 /// Whether the node has run for [`START_TIME_MAX`] without writing to the pipe or closing it.
@@ -308,6 +284,7 @@ pub(crate) fn open_pidfd(process: Pid) -> Option<OwnedFd> {
 fn wait_for_end(death: &OwnedFd) {
     let mut waiting = [PollFd::new(death.as_fd(), PollFlags::POLLIN)];
     let most = PollTimeout::try_from(DEATH_TIME_MAX).unwrap_or(PollTimeout::MAX);
+    // A node that does not end in time is cleaned up after all the same.
     let _ = poll(&mut waiting, most);
 }
 

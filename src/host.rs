@@ -92,12 +92,15 @@ pub(crate) fn leave(
     wanted: &Transparent,
     successions: u16,
 ) -> anyhow::Result<Report> {
+    // No node may start between the look at the claim and the removal, or its rule would go too.
     let _change = claim.change()?;
+    // Rule and route still deliver the packets of the other nodes.
     if claim.is_superseded() || !claim.is_alone()? {
         let mut report = Report::default();
         filters::remove_of(successions, &mut report)?;
         return Ok(report);
     }
+    // The claim goes even if this fails, since the node ends in any case.
     let removed = remove(wanted);
     let _ = std::fs::remove_file(handover_socket()?);
     claim.remove_file();
@@ -143,6 +146,7 @@ pub(crate) fn table_in_use(table: u32) -> anyhow::Result<bool> {
 /// The `setup` verb.
 pub(crate) fn setup(config: &Config, tuning: Tuning, json: bool) -> anyhow::Result<()> {
     privileges::require(&privileges::HOST)?;
+    // Before anything is installed, so that a refusal leaves nothing behind.
     tuning::require(tuning)?;
     let mut report = install(config)?;
     tuning::apply(config, tuning, &mut report)?;

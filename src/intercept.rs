@@ -27,6 +27,7 @@ impl WorkerHost {
     /// For the network namespace of this thread.
     pub(crate) fn open(log: Log) -> Self {
         Self {
+            // A netlink socket belongs to the network namespace of the thread that opens it.
             destroyer: Destroyer::open(),
             conntrack: Conntrack::default(),
             log,
@@ -57,6 +58,7 @@ pub(crate) fn set_rules(redirect: &mut Redirect, config: &Config) -> Result<u8, 
     } else {
         &[]
     };
+    // A controller may add routes at any time.
     let chained = !config.policy.chains.routes.is_empty() || config.follow.is_some();
     redirect.set_rules(rules, config.relays(), chained)
 }

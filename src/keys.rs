@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use posthaste_control::identity::Identity;
+use posthaste_relay::sys;
 use posthaste_wire::auth::KEY_BYTES;
 
 use crate::client;
@@ -48,8 +49,8 @@ pub(crate) enum KeysVerb {
 /// Executes the verb.
 pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
     match verb {
-        KeysVerb::Generate { output: None } => verb::print(&(generate()? + "\n")),
-        KeysVerb::Generate { output: Some(file) } => write_new(file, &(generate()? + "\n")),
+        KeysVerb::Generate { output: None } => verb::print(&generate()),
+        KeysVerb::Generate { output: Some(file) } => write_new(file, &generate()),
         KeysVerb::Identity { output } => make_identity(output),
         KeysVerb::Public { file } => verb::print(&format!("{}\n", identity(file)?.public())),
         KeysVerb::Forget { name, admin } => client::forget_key(name, admin),
@@ -58,7 +59,7 @@ pub(crate) fn run(verb: &KeysVerb) -> anyhow::Result<()> {
 
 /// Makes a secret, and prints the public key.
 fn make_identity(output: &Path) -> anyhow::Result<()> {
-    write_new(output, &(generate()? + "\n"))?;
+    write_new(output, &generate())?;
     verb::print(&format!("{}\n", identity(output)?.public()))
 }
 
@@ -68,6 +69,7 @@ fn identity(file: &Path) -> anyhow::Result<Identity> {
     File::open(file)
         .and_then(|opened| opened.take(FILE_BYTES_MAX).read_to_string(&mut text))
         .with_context(|| format!("read {}", file.display()))?;
+    // The file ends with a newline.
     let identity = Identity::from_hex(text.trim());
     identity.with_context(|| {
         let file = file.display();
@@ -77,20 +79,20 @@ fn identity(file: &Path) -> anyhow::Result<Identity> {
     })
 }
 
-/// A key from the kernel's random number generator. The device blocks until it has enough entropy.
-fn generate() -> anyhow::Result<String> {
-    let device = "/dev/random";
-    let mut bytes = [0; KEY_BYTES];
-    File::open(device)
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .with_context(|| format!("read {device}"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+/// A key from the kernel's random number generator, and the end of the line.
+fn generate() -> String {
+    // Blocks until the kernel has enough entropy.
+    let bytes: [u8; KEY_BYTES] = sys::random();
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits + "\n"
 }
 
 /// Creates a file for its owner alone; fails if it exists.
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let made = File::options()
         .write(true)
+        // O_EXCL: an existing key may be in use elsewhere, and a symbolic link that someone has
+        // placed here is not followed.
         .create_new(true)
         .mode(0o600)
         .open(path);
@@ -119,9 +121,10 @@ mod tests {
     // promise: C5
     #[test]
     fn keys_differ() {
-        let keys: std::collections::HashSet<_> = (0..64).map(|_| generate().unwrap()).collect();
+        let keys: std::collections::HashSet<_> = (0..64).map(|_| generate()).collect();
         assert_eq!(keys.len(), 64);
         for key in keys {
+            let key = key.strip_suffix('\n').expect("a line");
             assert!(
                 key.len() == 64 && key.chars().all(|c| c.is_ascii_hexdigit()),
                 "{key}"

@@ -8,6 +8,7 @@ use clap::Parser;
 mod admin;
 mod affinity;
 mod api;
+mod aside;
 mod chains;
 mod cli;
 mod client;
@@ -24,6 +25,7 @@ mod plan;
 mod reach;
 mod run;
 mod saved;
+mod signals;
 mod tryout;
 mod upgrade;
 mod verb;
@@ -31,6 +33,8 @@ mod verb;
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {
         eprintln!("posthaste: {error:#}");
+        // clap exits with 2 for a wrong command line; a wrong configuration is the same to a
+        // script.
         let usage = error.is::<posthaste_config::Error>();
         ExitCode::from(if usage { 2 } else { 1 })
     })

@@ -85,6 +85,7 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     // Checked before the claim, which waits up to 5 s for a guard: an operator who starts a node
     // twice reads at once which one runs.
     reach::ensure_alone(&config.admin_socket)?;
+    // A relay has two sockets: the usual soft limit of 1024 would end at some 500 relays.
     privileges::raise_open_files()?;
     let claim = Claim::take()?;
     let successions = claim.count_succession()?;
@@ -115,28 +116,18 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     if entry.succession.is_none() {
         set_rules(&mut loaded, &config)?;
     }
-    let prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
-    let Prepared {
-        mut listeners,
-        shared,
-        log,
-        writer,
-        workers,
-        samples,
-        links,
-        reflectors,
-        clock,
-    } = prepared;
+    let mut prepared = prepared.map_err(|_| anyhow!("starting ended with a panic"))??;
+    let (workers, links) = (prepared.workers, prepared.links);
     let handles: Vec<_> = workers.iter().map(worker::Starting::handle).collect();
-    let following = ControlClient::new(samples, clock);
+    let following = ControlClient::new(prepared.samples, prepared.clock);
     let measure = Measure::new(
         &config,
-        reflectors,
+        prepared.reflectors,
         &handles,
         (following.clock().clone(), Box::new(following.clone())),
     );
-    let inheritance = entry.inheritance(shared);
-    let parts = (log, measure, following, inheritance);
+    let inheritance = entry.inheritance(prepared.shared);
+    let parts = (prepared.log, measure, following, inheritance);
     let node = Node::new(path, config, loaded, parts, &handles)?;
     let threads = match &entry.succession {
         None => node.begin(workers, &links)?,
@@ -145,7 +136,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     // Only now has the predecessor moved its own socket aside; renaming earlier would hide a node
     // that still takes flows from its operator.
     if entry.succession.is_some() {
-        listeners.take_place()?;
+        prepared.listeners.take_place()?;
     }
     // Only loading needed these privileges.
     privileges::keep_only(&privileges::RUNNING)?;
@@ -155,8 +146,9 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     let config = node.config().clone();
     let following = node.following.start(&config, node.clone(), &node.log)?;
     entry.notify_peer();
-    let ended = admin::serve(&node, listeners);
+    let ended = admin::serve(&node, prepared.listeners);
     node.measure.stop();
+    // Its thread ends only when it is stopped: the join below would not return.
     node.following.stop();
     for thread in threads.into_iter().chain(following) {
         if thread.join().is_err() {
@@ -168,7 +160,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     // the kernel's orphaned sockets.
     drop(node);
     // Last: every thread that writes log lines has ended, so nothing is lost.
-    writer.finish();
+    prepared.writer.finish();
     ended
 }
 
@@ -187,8 +179,12 @@ fn load(
         netns: sys::netns_cookie().context("read the cookie of this network namespace")?,
         least_port: privileges::least_port(),
         profiles_max: config.observe.profiles_max,
+        packet_flows: config.packet.flows,
+        // A map for each part: a flood of spoofed SYNs fills the first, and the reserve stays for
+        // clients of validated prefixes.
         half_open: half_open.total - half_open.reserve,
         half_open_reserve: half_open.reserve,
+        // A controller may add peers at any time, for whose hops windows are set.
         windows: config.follow.is_some() || sets_windows(&config.policy),
         successions,
     })?);
@@ -237,6 +233,7 @@ impl Prepared {
         mut sockets: Option<&mut Sockets>,
     ) -> anyhow::Result<Self> {
         let listeners = admin::Listeners::bind(config, sockets.as_deref_mut())?;
+        // Before interception: without the rule, every packet of a relay would be dropped.
         host::install(config)?;
         let (log, writer) = log::start(config.node.log_connections)?;
         let least_port = privileges::least_port();
@@ -244,6 +241,7 @@ impl Prepared {
             let below: &[(&str, &dyn Display)] = &[("below", &least_port)];
             log.warn(FORBIDDEN_PORTS, below);
         }
+        report_multipath(config, &log);
         for warning in config.warnings.iter().chain(&reach::obstacle(config)) {
             log.warn(warning, &[]);
         }
@@ -351,6 +349,15 @@ impl Node {
                            also at an upgrade";
             self.log.warn(message, &[("error", &error)]);
         }
+        let entries = self.redirect().foreign_flow_table();
+        if let Some(entries) = entries {
+            let message = "the flow table of an earlier process stays in use: packet.flows takes effect when \
+                           a node starts while no flow of the packet path is open";
+            let configured = self.config().packet.flows;
+            let fields: &[(&str, &dyn Display)] =
+                &[("flows", &entries), ("configured", &configured)];
+            self.log.warn(message, fields);
+        }
     }
 
     /// The configuration in force.
@@ -422,12 +429,24 @@ fn wait_for(workers: Vec<worker::Starting>) -> anyhow::Result<Vec<JoinHandle<()>
     threads.context("start the workers")
 }
 
+/// Warns if the configuration wants Multipath TCP and this host has none.
+pub(super) fn report_multipath(config: &Config, log: &Log) {
+    let wanted = config.policy.wants_multipath() || !config.multipath_listeners.is_empty();
+    if wanted && let Err(error) = sys::supports_multipath() {
+        let message = "this host has no Multipath TCP (net.mptcp.enabled): its connections are left to their \
+                       servers";
+        log.warn(message, &[("error", &error)]);
+    }
+}
+
 fn sets_windows(policy: &Policy) -> bool {
+    // The initial window is an option of a rule's side.
     let sides = policy
         .rules
         .iter()
         .flat_map(|rule| [&rule.downstream, &rule.upstream]);
     let mut sides = sides.into_iter();
+    // Hops to peers start by the bandwidth of their path, whatever the rules set.
     !policy.chains.peers.is_empty() || sides.any(|side| side.initial_window.is_some())
 }
 
@@ -480,6 +499,8 @@ fn start_worker(
     for ipv6 in [false, true] {
         match sys::transparent_listener(ipv6, settings) {
             Ok(listener) => {
+                // A duplicate for the programs' map, which is filled in the worker's thread: the
+                // worker owns the listener itself.
                 duplicates.push((ipv6, listener.try_clone()?.into()));
                 listeners.push(listener);
             }
@@ -493,6 +514,7 @@ fn start_worker(
     let (explicit, fixed) = listeners::open(config, settings, (index, home), inherited)?;
     let settings = worker::Settings {
         index,
+        multipath: listeners::open_multipath(&listeners, settings),
         listeners,
         explicit,
         fixed,

@@ -111,12 +111,14 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let network = load(args)?;
     let warnings = read::warnings(&network, args.file.display());
     for warning in &warnings {
+        // Not to standard output, which may be JSON and then has them as well.
         eprintln!("warning: {warning}");
     }
     answer(args, &network, &warnings)
 }
 
 fn answer(args: &PlanArgs, network: &Network, warnings: &[String]) -> anyhow::Result<()> {
+    // A chain has one hop more than nodes between its ends.
     let hops_max = args.nodes_max.map(|nodes| nodes + 1);
     let planner = Planner::new(
         &network.matrix,
@@ -209,6 +211,7 @@ fn load(args: &PlanArgs) -> anyhow::Result<Network> {
 
 fn text_of(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
+    // One byte more shows that the file is larger.
     let mut file = File::open(path)?.take(FILE_BYTES_MAX + 1);
     let read = file.read_to_string(&mut text)?;
     if read as u64 > FILE_BYTES_MAX {
@@ -247,6 +250,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: f64 = digits.parse().map_err(|_| form())?;
     let bytes = (number * unit).round();
+    // False for NaN, too. Above this bound an f64 has no exact bytes any more.
     if !(0.0..=1e15).contains(&bytes) {
         return Err(form());
     }

@@ -75,8 +75,11 @@ fn denied(path: &Path) -> String {
 /// The outermost directory above `path` that this user may not enter.
 fn closed(path: &Path) -> Option<PathBuf> {
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+    // From the root: a directory that this user may not enter hides all below it.
     above.reverse();
     let is_closed = |directory: &&Path| {
+        // `.` requires permission to enter the directory; its own metadata requires that of its
+        // parent only.
         let inside = fs::symlink_metadata(directory.join("."));
         inside.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
     };

@@ -34,7 +34,7 @@ mod via;
 mod worker;
 
 use cgroup::Cgroup;
-use child::{Child, Launch, Signals};
+use child::{Child, Launch};
 use user::User;
 use worker::Worker;
 
@@ -80,6 +80,7 @@ pub(crate) struct RunArgs {
 /// Runs the command; returns its exit code, or that of a failure.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_command(args).or_else(|error| {
+        // These have an exit code of their own.
         if error.is::<posthaste_config::Error>() {
             return Err(error);
         }
@@ -92,11 +93,12 @@ fn run_command(args: RunArgs) -> anyhow::Result<ExitCode> {
     let via = via::find(args.via.as_deref(), args.config.as_deref())?;
     let user = args.user.as_deref().map(User::find).transpose()?;
     privileges::require(&privileges::RUN)?;
+    // Before they are raised: the command gets the limits that it would have without posthaste.
     let files = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     privileges::raise_open_files()?;
     // The process has one thread until here, as a fork requires.
     let cgroup = Cgroup::make()?;
-    let signals = Signals::block()?;
+    let signals = child::block_signals()?;
     let programs = programs(&cgroup, &args.direct, via.address())?;
     let worker = Worker::start(programs, via)?;
     let launch = Launch {

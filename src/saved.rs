@@ -83,6 +83,7 @@ impl Seen {
         let request = course.request_us.map(i64::from);
         let first_byte = i64::from(ended.first_byte_us?);
         let last = |leg: &Leg, bytes: u64, first: i64| {
+            // Rather too late: a larger saving must not come from the clock's error.
             let last = total - i64::from(leg.last_sent_ms) * 1_000 + TICK_US;
             (leg.acked_bytes >= bytes).then_some(last.max(first))
         };
@@ -90,6 +91,8 @@ impl Seen {
         Some(Self {
             from_accept: !ended.accept.connects_at_syn(),
             client: RoundTrip::new(client, down),
+            // The kernel's minimum is that of the last minutes (tcp_min_rtt_wlen); the handshake
+            // may be older.
             server: RoundTrip::new(measured.min(handshake), up),
             handshake,
             request,
@@ -150,6 +153,7 @@ impl Seen {
         let down_is_last = last_down >= last_up || self.bytes_up == 0;
         let arrived = if down_is_last {
             let sent = last_down + self.client.most;
+            // Both are upper bounds.
             self.confirmed.map_or(sent, |confirmed| confirmed.min(sent))
         } else {
             last_up + self.server.most + self.client.most

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::api::Status;
 use crate::client;
+use crate::signals::Signals;
 use crate::verb::{self, ConfigArgs};
 use posthaste_config::Config;
 
@@ -24,7 +26,7 @@ mod process;
 mod table;
 
 use lines::Ended;
-use process::{Node, Signals};
+use process::{Node, is_signalled};
 use table::Service;
 
 /// How long connections that are open at the end may continue.
@@ -66,20 +68,23 @@ struct Outcome {
 pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let config = Config::load_or_default(args.config.config.as_deref())?;
     let socket = &config.admin_socket;
+    // Only an answer shows a node: a socket file may be left over.
     if let Ok(status) = client::status_of(socket) {
         bail!(
             "a node runs here already (process {}): see posthaste status for what it saves",
             status.pid
         );
     }
-    let signals = Signals::block()?;
+    let signals = Signals::block([Signal::SIGINT, Signal::SIGTERM])?;
     let mut node = Node::start(args.config.config.as_deref())?;
     node.wait_until_ready(|| client::status_of(socket).is_ok())?;
     let begun = Instant::now();
     watch(args, &signals, &mut node, || client::status_of(socket))?;
     let seconds = begun.elapsed().as_secs_f64();
     let status = client::status_of(socket).context("read the node's status")?;
+    // Before the node ends, since it alone has the profiles.
     let observed = client::observed_by(socket, DESTINATIONS_MAX)?;
+    // A drain forwards new flows at once, and leaves open ones their time.
     client::end_within(socket, PATIENCE)?;
     let open = status.counters.get("relays").copied().unwrap_or(0);
     if open > 0 {
@@ -118,7 +123,7 @@ fn watch(
     let shows = std::io::stderr().is_terminal();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || signals.wait(left.min(LOOK)) {
+        if left.is_zero() || is_signalled(signals, left.min(LOOK)) {
             break;
         }
         if let Some(ended) = node.failure() {

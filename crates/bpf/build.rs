@@ -25,9 +25,26 @@ const OBJECTS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("observe", &[]),
-    ("packet_path", &["packet_control"]),
+    (
+        "packet_path",
+        &[
+            "packet_key",
+            "packet_flow",
+            "packet_profile",
+            "packet_client",
+        ],
+    ),
     ("bypass", &["bypass_pair", "packet_key"]),
-    ("deferred", &["destination", "half_open", "event_head"]),
+    (
+        "deferred",
+        &[
+            "destination",
+            "half_open",
+            "multipath_listener",
+            "multipath_token",
+            "event_head",
+        ],
+    ),
 ];
 
 fn main() {
@@ -58,6 +75,7 @@ fn main() {
         "translate.h",
         "events.h",
         "half_open.h",
+        "multipath.h",
         "observe.h",
         "syn.h",
     ] {

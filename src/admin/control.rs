@@ -12,13 +12,20 @@ use anyhow::bail;
 use posthaste_relay::clock;
 use posthaste_relay::control::{Denial, Handle};
 use posthaste_relay::outcome::Outcome;
+use posthaste_relay::sys;
 use tokio::sync::{Notify, watch};
 
+use super::fleet;
 use super::operations::Operations;
 use super::rules::{self, RuleTotal};
 use super::socket::Place;
+use crate::api::chains::Explanation;
 use crate::api::control_client::Follow;
-use crate::api::{Guard, Interface, Process, ReloadReport, Reloads, Replaced, State, Status};
+use crate::api::packets;
+use crate::api::{
+    Guard, Interface, Process, Relays, ReloadReport, Reloads, Replaced, State, Status,
+};
+use crate::chains::{self, Packets, Question};
 use crate::upgrade;
 use posthaste_daemon::log::Timestamp;
 use posthaste_daemon::notify;
@@ -126,6 +133,7 @@ impl Control {
         let mut requests = self.requests();
         let until = Instant::now() + deadline;
         requests.deadline = Some(requests.deadline.map_or(until, |set| set.min(until)));
+        // A replaced node stays one: its successor reports states to the service manager.
         if requests.state != State::Replaced {
             requests.state = state;
         }
@@ -159,6 +167,7 @@ impl Control {
                     "reload failed: the previous configuration is in force",
                     &[("error", &format!("{error:#}"))],
                 );
+                // After RELOADING=1 systemd waits for READY=1, whatever the result (sd_notify(3)).
                 notify::ready("relaying; the last reload failed");
             }
         }
@@ -174,6 +183,7 @@ impl Control {
         self.node
             .log()
             .info("the node drains", &[("deadline_s", &within)]);
+        // A replaced node is no longer the one that the service manager follows.
         if self.state() == State::Draining {
             notify::stopping(deadline);
         }
@@ -227,6 +237,38 @@ impl Control {
         }
     }
 
+    /// `GET /relays`: at most `limit` relays and flows of the packet path, relays first.
+    pub(super) fn relays(&self, limit: usize) -> anyhow::Result<Relays> {
+        let mut relays = fleet::list(self.workers(), limit);
+        let room = limit - relays.relays.len();
+        // One more than is shown, as for relays.
+        let flows = self.node.packet_flows(room.saturating_add(1))?;
+        let now = sys::monotonic();
+        relays.incomplete |= flows.len() > room;
+        relays.packet_flows = flows
+            .iter()
+            .take(room)
+            .map(|flow| packets::Flow::of(flow, now))
+            .collect();
+        Ok(relays)
+    }
+
+    /// `GET /chains/explain`
+    pub(super) fn explain(&self, question: &Question) -> anyhow::Result<Explanation> {
+        let followed = self.node.followed(question.destination());
+        let packets = Packets {
+            flow: self.node.packet_knowledge(&question.flow())?,
+            blocked: self.node.is_blocked(),
+        };
+        Ok(chains::explain(
+            &self.node.configuration(),
+            question,
+            Some(&fleet::known(self.workers())),
+            followed.as_ref(),
+            Some(&packets),
+        ))
+    }
+
     /// Time left for relays, if the node ends.
     fn time_left(&self) -> Option<Duration> {
         let deadline = self.requests().deadline?;
@@ -239,6 +281,7 @@ impl Control {
         let each = live.map(|(pid, socket)| Replaced {
             pid,
             socket: socket.display().to_string(),
+            // The verb queries these nodes: one that hangs must not delay this answer.
             relays: None,
             deadline_seconds: None,
         });
@@ -247,6 +290,7 @@ impl Control {
 
     /// All figures at one moment.
     pub(super) fn snapshot(&self) -> Snapshot {
+        // The lock is held for these two only: the other figures take longer.
         let (state, reloads) = {
             let requests = self.requests();
             (requests.state, requests.reloads.clone())
@@ -323,6 +367,7 @@ impl Totals {
         let mut denied: Vec<_> = reasons.map(|denial| (denial.label(), 0)).collect();
         for worker in workers {
             for (index, (name, help, grows, value)) in worker.counters.each().enumerate() {
+                // Every worker lists the same counters in the same order.
                 match counters.get_mut(index) {
                     Some(total) => total.value += value,
                     None => counters.push(Total {

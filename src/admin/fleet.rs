@@ -19,6 +19,7 @@ fn query_all<T>(
     question: impl Fn(Sender<T>) -> Command,
 ) -> Vec<Result<T, RecvTimeoutError>> {
     let requested = pose(workers, question);
+    // One deadline for all, since they answer at the same time.
     let deadline = Instant::now() + ANSWER_TIME_MAX;
     let wait = |answers: Receiver<T>| {
         answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
@@ -65,6 +66,7 @@ pub(super) fn list(workers: &[Handle], limit: usize) -> Relays {
     Relays {
         incomplete: cut || silent_workers > 0,
         silent_workers,
+        packet_flows: Vec::new(),
         relays,
     }
 }
@@ -91,6 +93,7 @@ pub(super) fn known(workers: &[Handle]) -> Workers {
 
 /// Whether every worker's loop runs.
 pub(super) fn alive(workers: &[Handle]) -> bool {
+    // The cheapest query: only whether there is an answer counts.
     let answers = query_all(workers, |answer| Command::List { limit: 0, answer });
     answers.iter().all(Result::is_ok)
 }

@@ -25,6 +25,7 @@ pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>
                 drop(ready);
                 return replacing.finish(listener.into_inner());
             }
+            // The loop goes on: the node still has its place.
             Err(error) => control.node.log().error(
                 "the node was not replaced",
                 &[("error", &format!("{error:#}"))],
@@ -90,6 +91,7 @@ impl Giver for Control {
                 &[("error", &error)],
             );
         }
+        // The successor listens at a duplicate of the same socket, and scrapes must reach it alone.
         self.close_metrics();
         self.node.replace(deadline);
         let within = deadline.as_secs_f64();

@@ -4,7 +4,8 @@
 //! Names are `posthaste_*` in base units; labels have few values, none of them
 //! chosen by clients.
 
-use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, resident_bytes, truth};
+use posthaste_daemon::metrics::{MEMORY, Page, Row, VERSION, label, resident_bytes, truth};
+use posthaste_relay::accept_mode::AcceptMode;
 
 use super::control::Snapshot;
 use crate::api::{Reloads, State};
@@ -15,10 +16,7 @@ mod rules;
 
 /// Families that are not named after their counter: the counter, the family,
 /// the label, its value.
-const RENAMED: [(&str, &str, &str); 6] = [
-    ("early", "flows_total", "accept=\"early\""),
-    ("strict", "flows_total", "accept=\"strict\""),
-    ("late", "flows_total", "accept=\"late\""),
+const RENAMED: [(&str, &str, &str); 3] = [
     ("bytes_up", "relay_bytes_total", "direction=\"up\""),
     ("bytes_down", "relay_bytes_total", "direction=\"down\""),
     ("bytes_spliced", "spliced_bytes_total", ""),
@@ -65,14 +63,15 @@ const CONFIGURATION: &[Row<Reloads>] = &[
 fn workers(page: &mut Page, snapshot: &Snapshot) {
     let mut last = "";
     for counter in &snapshot.totals.counters {
-        let renamed = RENAMED.iter().find(|(name, ..)| *name == counter.name);
-        if let Some((_, family, labels)) = renamed {
-            if *family != last {
+        if let Some((family, labels)) = family_of(counter.name) {
+            // The format allows the head of a family once, before all of its samples.
+            if family != last {
                 page.family(family, family_help(family, counter.help));
                 last = family;
             }
-            page.sample(family, labels, counter.value);
+            page.sample(family, &labels, counter.value);
         } else {
+            // By the conventions of Prometheus, counters end so and gauges do not.
             let end = if counter.grows { "_total" } else { "" };
             page.single(
                 &format!("{}{end}", counter.name),
@@ -93,10 +92,18 @@ fn workers(page: &mut Page, snapshot: &Snapshot) {
     page.by("requests_denied_total", help, "reason", denied);
 }
 
+/// The family and the label of a counter that has another name.
+fn family_of(counter: &str) -> Option<(&'static str, String)> {
+    if AcceptMode::named(counter).is_some() {
+        return Some(("flows_total", label("accept", counter)));
+    }
+    let renamed = RENAMED.iter().find(|(name, ..)| *name == counter);
+    renamed.map(|(_, family, label)| (*family, (*label).to_owned()))
+}
+
 /// What all members of a family have in common.
 fn family_help<'a>(family: &str, own: &'a str) -> &'a str {
     match family {
-        "flows_total" => "Flows relayed, by when the client was answered.",
         "relay_bytes_total" => "Bytes relayed: up is from clients to servers.",
         _ => own,
     }
@@ -202,6 +209,7 @@ mod tests {
             "posthaste_config_reloads_total{result=\"failure\"} 1",
             "posthaste_config_last_reload_successful 0",
             "# TYPE posthaste_flows_total counter",
+            "posthaste_flows_total{accept=\"strict\"} 131",
         ] {
             assert!(
                 page.lines().any(|given| given == line),

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use posthaste_bpf::{PacketFlow, PacketKnowledge};
 use posthaste_relay::control::Handle;
+use posthaste_relay::flow::Flow;
 
 use crate::api::observed::Observed;
 use crate::api::{self, Interface, ReloadReport, control_client::Follow};
@@ -54,6 +56,10 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn on_links(&self, events: &[LinkEvent]);
     /// At most `most` profiles of destinations.
     fn observed(&self, most: usize) -> anyhow::Result<Observed>;
+    /// At most `most` flows of the packet path, in no order.
+    fn packet_flows(&self, most: usize) -> anyhow::Result<Vec<PacketFlow>>;
+    /// What decides whether the packet path takes a flow; `None` while it is not loaded.
+    fn packet_knowledge(&self, flow: &Flow) -> anyhow::Result<Option<PacketKnowledge>>;
     /// Whether the host blocks relays.
     fn is_blocked(&self) -> bool;
     /// Handles a change of the host's firewall or routing.

@@ -77,13 +77,8 @@ async fn show_status(Shared(control): Node) -> Response {
 }
 
 async fn list_relays(Shared(control): Node, Query(query): Query<ListQuery>) -> Response {
-    answer(move || {
-        Json(fleet::list(
-            control.workers(),
-            query.limit.unwrap_or(LIST_LIMIT),
-        ))
-    })
-    .await
+    let limit = query.limit.unwrap_or(LIST_LIMIT);
+    answer(move || document(control.relays(limit))).await
 }
 
 async fn show_relay(Shared(control): Node, Path(id): Path<String>) -> Response {
@@ -116,14 +111,7 @@ async fn list_chains(Shared(control): Node) -> Response {
 
 async fn explain_chains(Shared(control): Node, Query(query): Query<ExplainQuery>) -> Response {
     answer(move || match Question::new(query.destination, query.from) {
-        Ok(question) => {
-            let question = question.carrying(query.bytes);
-            let known = fleet::known(control.workers());
-            let config = control.node.configuration();
-            let followed = control.node.followed(question.destination());
-            let answer = chains::explain(&config, &question, Some(&known), followed.as_ref());
-            Json(answer).into_response()
-        }
+        Ok(question) => document(control.explain(&question.carrying(query.bytes))),
         Err(error) => refuse(StatusCode::BAD_REQUEST, error),
     })
     .await
@@ -135,11 +123,7 @@ async fn list_links(Shared(control): Node) -> Response {
 
 async fn list_observed(Shared(control): Node, Query(query): Query<ListQuery>) -> Response {
     let limit = query.limit.unwrap_or(LIST_LIMIT);
-    answer(move || match control.node.observed(limit) {
-        Ok(observed) => Json(observed).into_response(),
-        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")),
-    })
-    .await
+    answer(move || document(control.node.observed(limit))).await
 }
 
 /// Accepts the latest key that the controller reported for a node.
@@ -160,6 +144,7 @@ async fn forget_key(Shared(control): Node, Path(name): Path<String>) -> Response
 
 async fn drain(Shared(control): Node, Query(query): Query<DrainQuery>) -> Response {
     answer(move || {
+        // Before the drain begins: relays may end at once.
         let relays = control
             .workers()
             .iter()
@@ -212,6 +197,14 @@ async fn ready(Shared(control): Node) -> Response {
         }
     })
     .await
+}
+
+/// A document, or why the node could not make it.
+fn document<T: serde::Serialize>(made: anyhow::Result<T>) -> Response {
+    match made {
+        Ok(document) => Json(document).into_response(),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")),
+    }
 }
 
 fn no_such_relay(id: &str) -> Response {

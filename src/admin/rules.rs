@@ -87,6 +87,7 @@ pub(super) fn of_workers(workers: &[Handle]) -> Vec<RuleTotal> {
         .flat_map(|worker| worker.counters.rules.each())
     {
         let more = RuleTotal::of(tally);
+        // A worker counts few rules by name, so a search costs no more than a map.
         match rules.iter_mut().find(|rule| rule.name == more.name) {
             Some(rule) => rule.merge(&more),
             None => rules.push(more),

@@ -7,12 +7,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 
 use crate::reach::ensure_alone;
 use posthaste_config::groups::Group;
+use posthaste_daemon::thread::lock;
 
 /// The admin socket. Dropping it removes its file.
 #[derive(Debug)]
@@ -46,21 +47,20 @@ impl Place {
     /// socket replaces it, here too.
     pub(crate) fn give_up(&self) -> io::Result<()> {
         let aside = self.aside();
+        // Not a rename: the configured path answers without a gap until the successor's file
+        // replaces it.
         fs::hard_link(&self.configured, &aside)?;
-        *self.lock() = aside;
+        *lock(&self.current) = aside;
         Ok(())
     }
 
     /// Moves to the configured path.
     pub(crate) fn take(&self) -> io::Result<()> {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
+        // It replaces the predecessor's file in one step, so a client always finds a socket.
         fs::rename(&*current, &self.configured)?;
         current.clone_from(&self.configured);
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PathBuf> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,8 +84,10 @@ impl AdminSocket {
         let bound = UnixListener::bind(&path)
             .with_context(|| format!("bind the admin socket {}", path.display()))?;
         if let Some(group) = group {
+            // Before the mode lets the group in: it must be the right one by then.
             give_to(&path, group)?;
         }
+        // bind(2) has created it as the umask allows.
         fs::set_permissions(&path, Permissions::from_mode(0o660))
             .context("set the mode of the admin socket")?;
         bound
@@ -111,7 +113,8 @@ fn socket_aside(socket: &Path) -> PathBuf {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&*self.place.lock());
+        // The configured path may belong to a successor by now.
+        let _ = fs::remove_file(&*lock(&self.place.current));
     }
 }
 
@@ -124,6 +127,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         .collect();
     for directory in lacking.into_iter().rev() {
         match DirBuilder::new().mode(0o755).create(directory) {
+            // Another process may have created it meanwhile.
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
         }
@@ -142,6 +146,7 @@ fn give_to(path: &Path, group: &Group) -> anyhow::Result<()> {
 }
 
 fn remove_stale(path: &Path) -> anyhow::Result<()> {
+    // A file does not show whether its node runs; a connection does.
     ensure_alone(path)?;
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 
+use posthaste_bpf::{PacketFlow, PacketKnowledge};
 use posthaste_relay::control::Handle;
+use posthaste_relay::flow::Flow;
 
 use super::*;
 use crate::api::control_client::Follow;
@@ -86,6 +88,12 @@ impl Operations for Fake {
     fn on_links(&self, _: &[LinkEvent]) {}
     fn observed(&self, _: usize) -> anyhow::Result<Observed> {
         Ok(Observed::default())
+    }
+    fn packet_flows(&self, _: usize) -> anyhow::Result<Vec<PacketFlow>> {
+        Ok(Vec::new())
+    }
+    fn packet_knowledge(&self, _: &Flow) -> anyhow::Result<Option<PacketKnowledge>> {
+        Ok(None)
     }
     fn is_blocked(&self) -> bool {
         false

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::packets::DataPath;
+
 /// `GET /chains`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chains {
@@ -120,6 +122,9 @@ pub(crate) struct Explanation {
     pub(crate) client: Option<String>,
     /// What is done with the flow where it is intercepted.
     pub(crate) rule: Option<AppliedRule>,
+    /// How its segments would reach the server where it is intercepted; absent if no rule relays it.
+    #[serde(default)]
+    pub(crate) data_path: Option<DataPath>,
     /// Every route that matches the flow, the one that applies first.
     pub(crate) routes: Vec<AppliedRoute>,
     /// The assumed size; absent where no candidate depends on it.

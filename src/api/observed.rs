@@ -40,6 +40,7 @@ impl Observed {
             .take(most)
             .map(|known| Destination::of(known, now))
             .collect();
+        // The programs' map has no order.
         destinations.sort_by(|one, other| one.age_seconds.total_cmp(&other.age_seconds));
         Self {
             destinations,

@@ -10,7 +10,7 @@ use posthaste_relay::policy::{Match, Prefix};
 use posthaste_relay::sys;
 
 use super::planned::{Case, Followed};
-use super::{Workers, direct, next_hops};
+use super::{Packets, Workers, direct, next_hops};
 use crate::api::chains as api;
 use posthaste_config::{Config, Word as _, ports_word};
 
@@ -18,7 +18,7 @@ use posthaste_config::{Config, Word as _, ports_word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     destination: SocketAddr,
-    client: Option<IpAddr>,
+    pub(super) client: Option<IpAddr>,
     bytes: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Question {
 
     /// The flow. Without a client, its source is an address that only a prefix of length 0
     /// contains.
-    fn flow(&self) -> Flow {
+    pub(crate) fn flow(&self) -> Flow {
         let nobody: IpAddr = if self.destination.is_ipv4() {
             Ipv4Addr::UNSPECIFIED.into()
         } else {
@@ -66,13 +66,14 @@ impl Question {
     }
 }
 
-/// `GET /chains/explain`. `workers` is `None` when no worker was queried, `followed` without a
-/// controller.
+/// `GET /chains/explain`. `workers` and `packets` are `None` when no node was queried, `followed`
+/// without a controller.
 pub(crate) fn explain(
     config: &Config,
     question: &Question,
     workers: Option<&Workers>,
     followed: Option<&Followed>,
+    packets: Option<&Packets>,
 ) -> api::Explanation {
     let flow = question.flow();
     let policy = &config.policy;
@@ -99,6 +100,7 @@ pub(crate) fn explain(
             name: rule.name.clone(),
             action: rule.action.word().into(),
         }),
+        data_path: super::data_path(config, question, packets),
         routes: applied(&policy.chains, &flow),
         plan: case.plan(followed, size.as_ref().and_then(|size| size.class)),
         size,
@@ -137,6 +139,7 @@ fn candidate(config: &Config, way: NextHop, flow: &Flow, workers: &Workers) -> a
 /// The routes for a flow, the narrowest first.
 fn applied(chains: &Chains, flow: &Flow) -> Vec<api::AppliedRoute> {
     let taken = chains.route(flow);
+    // By identity: two routes may have the same content.
     let is_taken = |route: &Route| taken.is_some_and(|taken| std::ptr::eq(taken, route));
     let routes = (1..).zip(&chains.routes);
     let mut all: Vec<_> = routes

@@ -46,6 +46,8 @@ impl Case<'_> {
     pub(super) fn next_hops(&self) -> Vec<NextHop> {
         let chains = &self.config.policy.chains;
         match (&chains.planned, self.wanted) {
+            // A given size takes precedence over the configured one, which `Chains::next_hops`
+            // would use.
             (Some(planned), Some(_)) if self.is_planned() => {
                 let next_hops = planned.next_hops(&self.flow, self.wanted);
                 next_hops.iter().copied().chain([NextHop::Direct]).collect()

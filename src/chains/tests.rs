@@ -93,7 +93,7 @@ fn workers<const N: usize>(known: [Known; N]) -> Workers {
 fn query(destination: &str, client: Option<&str>, workers: Option<&Workers>) -> api::Explanation {
     let client: Option<IpAddr> = client.map(|client| client.parse().unwrap());
     let question = Question::new(destination.parse().unwrap(), client).unwrap();
-    explain(&config(), &question, workers, None)
+    explain(&config(), &question, workers, None, None)
 }
 
 /// The chains of the candidates; a dash for the direct connection.
@@ -201,7 +201,7 @@ fn first_usable_next_hop() {
 fn cold(config: &str, destination: &str, workers: Option<&Workers>) -> [Option<String>; 2] {
     let config = Config::parse(Path::new("node.toml"), config, &HOST).unwrap();
     let question = Question::new(destination.parse().unwrap(), None).unwrap();
-    let candidate = explain(&config, &question, workers, None)
+    let candidate = explain(&config, &question, workers, None, None)
         .next_hops
         .candidates[0]
         .clone();
@@ -320,7 +320,13 @@ fn query_followed(
     bytes: Option<u32>,
 ) -> (api::Size, api::AppliedPlan, Vec<String>) {
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
-    let answer = explain(config, &question.carrying(bytes), None, Some(followed));
+    let answer = explain(
+        config,
+        &question.carrying(bytes),
+        None,
+        Some(followed),
+        None,
+    );
     let next_hops = chains_of(&answer.next_hops).into_iter().map(str::to_owned);
     let next_hops = next_hops.collect();
     (answer.size.unwrap(), answer.plan.unwrap(), next_hops)
@@ -412,7 +418,13 @@ fn named_chains_ignore_size() {
     );
     let question = Question::new("203.0.113.7:443".parse().unwrap(), None).unwrap();
     let known = followed(None, Experience::default());
-    let answer = explain(&config, &question.carrying(Some(9_000)), None, Some(&known));
+    let answer = explain(
+        &config,
+        &question.carrying(Some(9_000)),
+        None,
+        Some(&known),
+        None,
+    );
     assert_eq!(answer.size, None);
     assert_eq!(answer.plan.unwrap().why, "route 1 goes first");
 }

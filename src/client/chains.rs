@@ -11,6 +11,7 @@ use super::{present, query, show};
 use crate::api::chains::{
     AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
 };
+use crate::api::packets::{DataPath, Reason};
 use crate::chains::{Question, explain as explain_config};
 use crate::verb::AdminArgs;
 use posthaste_config::{Config, transfer_size};
@@ -55,6 +56,7 @@ struct ExplainArgs {
 fn destination(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse::<SocketAddr>().ok();
     let bare = || text.parse::<IpAddr>().ok().map(|ip| (ip, PORT).into());
+    // No server can listen at port 0.
     let address = whole.or_else(bare).filter(|address| address.port() != 0);
     let form =
         "expected an address, with or without a port, such as 198.51.100.7:80 or [2001:db8::7]:80";
@@ -62,6 +64,7 @@ fn destination(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn size(text: &str) -> Result<u32, String> {
+    // Read as a value of the configuration, so that both accept the same forms.
     let number = text.parse::<i64>().map(toml::Value::from);
     transfer_size(&number.unwrap_or_else(|_| text.into()))
 }
@@ -77,7 +80,7 @@ pub(crate) fn chains(args: &ChainsArgs) -> anyhow::Result<()> {
             let question = Question::new(args.destination, args.from);
             let question = question.map_err(anyhow::Error::msg)?.carrying(args.size);
             let explanation = match &args.config {
-                Some(file) => explain_config(&Config::load(file)?, &question, None, None),
+                Some(file) => explain_config(&Config::load(file)?, &question, None, None, None),
                 None => query(&args.admin.socket, "GET", &target(args))?,
             };
             present(&args.admin, &explanation, explain)
@@ -105,16 +108,16 @@ fn list(chains: &Chains) -> String {
         some => format!("explicit listeners at {}", some.join(", ")),
     };
     let mut text = format!("node {id}, {listeners}\n\n");
-    text += &show::table(&peers(chains), 4);
+    text += &peers(chains);
     for peer in &chains.peers {
         if let Some(why) = &peer.failure {
             let _ = writeln!(text, "({}: the last hop that failed: {why})", peer.name);
         }
     }
     text.push('\n');
-    text += &show::table(&all_chains(chains), 4);
+    text += &all_chains(chains);
     text.push('\n');
-    text += &show::table(&routes(chains), 3);
+    text += &routes(chains);
     if chains.incomplete {
         text.push_str("(a worker was too busy to report what it observed)\n");
     }
@@ -123,7 +126,7 @@ fn list(chains: &Chains) -> String {
 
 /// The `chains` tables of peers. Many flows without a warm hop show a pool that is too small, many
 /// lost hops a peer or a path that drops them.
-fn peers(chains: &Chains) -> Vec<[String; 9]> {
+fn peers(chains: &Chains) -> String {
     let head = [
         "PEER",
         "ID",
@@ -155,7 +158,7 @@ fn peers(chains: &Chains) -> Vec<[String; 9]> {
             peer.lost.to_string(),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 4)
 }
 
 fn round_trip(rtt_us: Option<u64>) -> String {
@@ -163,7 +166,7 @@ fn round_trip(rtt_us: Option<u64>) -> String {
     rtt_us.map_or_else(|| "-".to_owned(), in_ms)
 }
 
-fn all_chains(chains: &Chains) -> Vec<[String; 3]> {
+fn all_chains(chains: &Chains) -> String {
     let head = ["CHAIN", "STATE", "NODES"];
     let rows = chains.chains.iter().map(|chain| {
         [
@@ -172,10 +175,10 @@ fn all_chains(chains: &Chains) -> Vec<[String; 3]> {
             chain.nodes.join(" > "),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 4)
 }
 
-fn routes(chains: &Chains) -> Vec<[String; 3]> {
+fn routes(chains: &Chains) -> String {
     let head = ["ROUTE", "FOR", "WAYS"];
     let rows = chains.routes.iter().map(|route| {
         let parts = [
@@ -198,7 +201,7 @@ fn routes(chains: &Chains) -> Vec<[String; 3]> {
             in_order(&route.next_hops),
         ]
     });
-    std::iter::once(head.map(Into::into)).chain(rows).collect()
+    show::table(head, rows, 3)
 }
 
 /// The candidates in a line, the one that is taken in brackets.
@@ -239,6 +242,9 @@ fn explain(explanation: &Explanation) -> String {
         let _ = writeln!(text, "  {title:<8} {words}");
     };
     line("rule", &rule(explanation.rule.as_ref()));
+    if let Some(data_path) = &explanation.data_path {
+        line("path", &path_words(data_path));
+    }
     match explanation.routes.as_slice() {
         [] => line("route", "none applies"),
         [taken, others @ ..] => {
@@ -283,6 +289,28 @@ fn rule(rule: Option<&AppliedRule>) -> String {
         "forward" => format!("\"{name}\": the flow is forwarded past the node"),
         _ => format!("\"{name}\": the flow is rejected"),
     }
+}
+
+/// How segments would reach the server, and why.
+fn path_words(chosen: &DataPath) -> String {
+    let path = match chosen.path.as_str() {
+        "socket" => "through two connections",
+        "packet" => "packet by packet",
+        _ => "forwarded past the node",
+    };
+    let time = chosen.time_ms.map_or_else(|| "-".to_owned(), show::span);
+    let why = match chosen.reason {
+        Reason::Rule => return path.into(),
+        Reason::Unavailable => "the packet path is not loaded, see the log".into(),
+        Reason::Blocked => "this host limits connections".into(),
+        Reason::Bad => format!("the destination failed, and is not tried for {time}"),
+        Reason::Unknown => "this flow shows what the destination grants".into(),
+        Reason::Client => "the client was not observed to reach the destination".into(),
+        Reason::Long => format!("the destination sent a long answer, learned {time} ago"),
+        Reason::Short => format!("no answer was long so far, learned {time} ago"),
+        Reason::Known => format!("what the destination grants was learned {time} ago"),
+    };
+    format!("{path}: {why}")
 }
 
 fn route(route: &AppliedRoute) -> String {

@@ -98,15 +98,11 @@ fn text(overview: &Overview) -> String {
         plan.chains,
         plan.followed_by
     );
-    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN", "CLOCK"].map(Into::into);
-    let rows: Vec<[String; 7]> = std::iter::once(head)
-        .chain(nodes.iter().map(node))
-        .collect();
-    text += &show::table(&rows, 5);
-    let head = ["LINK", "", "REPORTED", "BACK", "RTT", "LOSS"].map(Into::into);
+    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN", "CLOCK"];
+    text += &show::table(head, nodes.iter().map(node), 5);
+    let head = ["LINK", "", "REPORTED", "BACK", "RTT", "LOSS"];
     let rows = links.links.iter().map(link);
-    let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
-    let _ = write!(text, "\n{}", show::table(&rows, 4));
+    let _ = write!(text, "\n{}", show::table(head, rows, 4));
     if links.incomplete {
         text.push_str("(there are more; the API has all)\n");
     }

@@ -30,6 +30,7 @@ impl Answer {
             let code = self.code;
             bail!(refusal.unwrap_or_else(|_| format!("the {server} answered with HTTP {code}")));
         }
+        // A request that only changes something gets no content.
         let body: &[u8] = if self.body.is_empty() {
             b"{}"
         } else {
@@ -71,6 +72,7 @@ pub(super) fn exchange(
         .context("send the request")?;
     let mut answer = Vec::new();
     stream
+        // After `Connection: close` the server ends the stream behind the body.
         .read_to_end(&mut answer)
         .context("wait for the answer")?;
     parse(&answer)
@@ -92,6 +94,7 @@ fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
         name.eq_ignore_ascii_case("content-length")
             .then(|| value.trim().parse::<usize>().ok())?
     });
+    // A node that is killed in between must not look like one with a short answer.
     if length.is_some_and(|length| length != body.len()) {
         bail!("the answer was cut off");
     }

@@ -44,8 +44,7 @@ fn list(links: &Links) -> String {
         "EVERY",
     ];
     let rows = links.links.iter().map(row);
-    let rows: Vec<_> = std::iter::once(head.map(Into::into)).chain(rows).collect();
-    text + &show::table(&rows, 3)
+    text + &show::table(head, rows, 3)
 }
 
 fn row(link: &Link) -> [String; 9] {

@@ -22,13 +22,12 @@ fn list(observed: &Observed) -> String {
         "AGE",
     ];
     let rows = observed.destinations.iter().map(row);
-    let rows: Vec<_> = std::iter::once(head.map(Into::into)).chain(rows).collect();
     let more = if observed.incomplete {
         "(there are more; --limit COUNT)\n"
     } else {
         ""
     };
-    show::table(&rows, 3) + more
+    show::table(head, rows, 3) + more
 }
 
 fn row(one: &Destination) -> [String; 7] {

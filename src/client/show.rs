@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::api::control_client::{Clock, Follow};
+use crate::api::packets::Flow;
 use crate::api::saved::{Histogram, Rule};
-use crate::api::{Detail, Guard, Relay, ReloadReport, Status, Tcp};
+use crate::api::{Detail, Guard, Multipath, Relay, ReloadReport, Status, Tcp};
 
 use super::summary::short;
 use posthaste_daemon::http;
@@ -32,6 +33,7 @@ pub(super) fn all(status: &Status) -> String {
         let hold = if interface.attached {
             interface.hold.as_str()
         } else {
+            // Capitals are for what an operator must not overlook.
             "NOT ATTACHED"
         };
         let _ = writeln!(text, "interface      {} ({hold})", interface.name);
@@ -170,6 +172,7 @@ fn section<'a>(
     }
     let _ = writeln!(text, "\n{title}");
     for (name, value) in rows {
+        // The name is all that is known of a counter here.
         let readable = if name.starts_with("bytes") {
             bytes(value)
         } else {
@@ -194,8 +197,7 @@ fn rules(rules: &[Rule]) -> String {
         0 => "-".to_owned(),
         count => short(times.sum / count as f64),
     };
-    let mut rows = vec![HEAD.map(Into::into)];
-    rows.extend(rules.iter().map(|rule| {
+    let rows = rules.iter().map(|rule| {
         let saved = &rule.saved;
         [
             rule.name.clone(),
@@ -206,8 +208,8 @@ fn rules(rules: &[Rule]) -> String {
             short(saved.end_seconds),
             saved.slower.to_string(),
         ]
-    }));
-    format!("\n{}", table(&rows, 1))
+    });
+    format!("\n{}", table(HEAD, rows, 1))
 }
 
 /// The head of a table of relays.
@@ -217,8 +219,7 @@ const HEAD: [&str; 8] = [
 
 /// The `relays list` verb: totals; in `top`, the last two columns are rates.
 pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String)>) -> String {
-    let mut rows: Vec<[String; 8]> = vec![HEAD.map(Into::into)];
-    rows.extend(relays.map(|(relay, up, down)| {
+    let rows = relays.map(|(relay, up, down)| {
         [
             relay.id.clone(),
             relay.client.clone(),
@@ -229,21 +230,45 @@ pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String
             up,
             down,
         ]
-    }));
-    table(&rows, 5)
+    });
+    table(HEAD, rows, 5)
+}
+
+/// The flows of the packet path in the `relays list` verb.
+pub(super) fn packet_flows(flows: &[Flow]) -> String {
+    const HEAD: [&str; 7] = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
+    let rows = flows.iter().map(|flow| {
+        [
+            flow.client.clone(),
+            flow.server.clone(),
+            flow.phase.clone(),
+            span(flow.age_ms),
+            span(flow.idle_ms),
+            bytes(flow.bytes_up),
+            bytes(flow.bytes_down),
+        ]
+    });
+    table(HEAD, rows, 3)
 }
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+pub(crate) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    left: usize,
+) -> String {
+    let head = std::iter::once(head.map(Into::into));
+    let rows: Vec<[String; N]> = head.chain(rows).collect();
     let width = |column: usize| {
         rows.iter()
+            // Characters, as the widths of a format count, and not bytes.
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
     };
     let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let _ = if column < left {
@@ -252,6 +277,7 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String
                 write!(line, "{cell:>width$}  ")
             };
         }
+        // The last column is padded, too.
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -310,6 +336,37 @@ fn side(text: &mut String, title: &str, tcp: Option<&Tcp>) {
         bytes(u64::from(tcp.notsent_bytes)),
         bytes(tcp.delivery_rate_bytes_per_second)
     );
+    if let Some(multipath) = &tcp.multipath {
+        paths(text, multipath);
+    }
+}
+
+/// The paths of a connection of Multipath TCP.
+fn paths(text: &mut String, multipath: &Multipath) {
+    let fallback = if multipath.fell_back {
+        ", fell back to TCP"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        text,
+        "  multipath: {} paths, {} retransmissions{fallback}",
+        multipath.paths.len(),
+        multipath.retransmissions
+    );
+    for path in &multipath.paths {
+        let _ = writeln!(
+            text,
+            "    {} - {}: {}, rtt {}, {} retransmitted, acknowledged {}, received {}",
+            path.local,
+            path.remote,
+            path.state,
+            micros(path.rtt_us),
+            path.retransmitted_segments,
+            bytes(path.acked_bytes),
+            bytes(path.received_bytes)
+        );
+    }
 }
 
 /// The `reload` verb.

@@ -31,6 +31,7 @@ pub(super) fn status(status: &Status) -> String {
 /// Problems for the operator, the worst first.
 fn troubles(status: &Status) -> Vec<String> {
     let mut troubles = Vec::new();
+    // A node that only takes requests needs none.
     if status.interfaces.is_empty() && status.transparent {
         troubles.push("no interface is there: nothing is intercepted.".to_owned());
     }

@@ -2,12 +2,12 @@
 //! The last plan on disk, so that a node that starts again without its controller has it.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use posthaste_control::follower::Saved;
+use posthaste_daemon::file;
 
 /// More is not read: what a thousand nodes need takes less than a tenth.
 const BYTES_MAX: u64 = 64 << 20;
@@ -25,6 +25,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
         let text = fs::read_to_string(BOOT_ID).with_context(|| format!("read {BOOT_ID}"))?;
+        // It has the form of a UUID, with hyphens.
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&digits, 16);
         Ok(Self {
@@ -52,18 +53,12 @@ impl Disk {
 
     /// Keeps it: whole, or what was kept before stays.
     pub(super) fn save(&self, saved: &Saved) -> anyhow::Result<()> {
-        let next = self.file.with_extension("next");
         let write = || {
             if let Some(directory) = self.file.parent() {
                 fs::create_dir_all(directory)?;
             }
             // Only the node itself need read who its neighbours are.
-            let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&next)?;
-            file.write_all(&saved.to_bytes())?;
-            file.sync_all()?;
-            fs::rename(&next, &self.file)
+            file::replace(&self.file, 0o600, &saved.to_bytes())
         };
         write().with_context(|| format!("write {}", self.file.display()))
     }

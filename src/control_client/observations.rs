@@ -66,6 +66,7 @@ fn gaining(hops_us: (u32, u32), own_us: u32, classes: &[u64]) -> u64 {
         let direct = model.transfer_us(direct.iter(), 0, bytes);
         by_egress * 100 <= direct * (100 - MARGIN_PERCENT)
     };
+    // Size classes beyond the bits go directly.
     let bits = (0..u64::BITS)
         .zip(classes)
         .map(|(bit, bytes)| u64::from(gains(*bytes)) << bit);

@@ -130,10 +130,12 @@ impl PlanOverlay {
     pub(crate) fn extend(&self, file: &Config) -> Config {
         let mut config = file.clone();
         let chains = &file.policy.chains;
+        // The file has precedence: a controller cannot redirect a configured peer.
         let is_known = |peer: &Peer| Some(peer.id) == chains.me || chains.peer(peer.id).is_some();
         let mut peers = chains.peers.to_vec();
         for (peer, reflector) in self.peers.iter().filter(|(peer, _)| !is_known(peer)) {
             peers.push(peer.clone());
+            // These lists run parallel to that of the peers.
             config.measure.reflectors_of_peers.push(*reflector);
             config.spelling.key_files.push(None);
         }
@@ -154,6 +156,7 @@ impl PlanOverlay {
         let key = |egress: &Egress| (egress.node, self.classes(egress));
         let mut keys: Vec<(NodeNumber, u64)> =
             self.egresses.iter().filter(gained).map(key).collect();
+        // For the binary search below.
         keys.sort_unstable();
         keys.dedup();
         let toward = keys.iter().map(|(node, classes)| {
@@ -241,8 +244,10 @@ fn peer(
 ) -> Option<(Peer, Option<SocketAddr>)> {
     let address = *member.listeners.first()?;
     let mut callers: Vec<IpAddr> = member.listeners.iter().map(SocketAddr::ip).collect();
+    // Several listeners may have one address.
     callers.dedup();
     let reflector = member.reflectors.first().copied();
+    // A member that names no reflector may have one at the usual port.
     let usual = SocketAddr::new(address.ip(), stamp::PORT);
     let peer = Peer {
         name: member.name.as_str().into(),
@@ -250,6 +255,7 @@ fn peer(
         address,
         key: Some(key),
         key_id,
+        // The option has no authentication tag: only an operator can allow it.
         encapsulation: Encapsulation::Stream,
         source_addresses: callers,
         pool: POOL,
@@ -267,6 +273,7 @@ fn name_paths(chains: &mut Chains, toward: &[Toward]) {
     });
     let known: HashSet<Path> = chains.chains.iter().map(|chain| chain.path).collect();
     let new = paths.filter(|path| !known.contains(path));
+    // Several egresses may be reached by one path.
     for path in new.collect::<BTreeSet<Path>>() {
         let name = chains.unnamed(path).into();
         chains.chains.push(Chain { name, path });
@@ -277,6 +284,7 @@ fn prefix(prefix: &message::Prefix) -> Option<Prefix> {
     let address = Ipv6Addr::from(prefix.address);
     let bits = prefix.bits;
     match address.to_ipv4_mapped() {
+        // A shorter prefix covers more than the mapped IPv4 addresses.
         Some(v4) if bits >= 96 => Prefix::new(v4.into(), bits - 96),
         _ => Prefix::new(address.into(), bits),
     }

@@ -43,6 +43,7 @@ impl Stream {
         let socket = socket.context("open a socket")?;
         socket.set_nonblocking(true).context("prepare a socket")?;
         socket.set_mark(mark).context("mark a socket")?;
+        // Messages are written whole: waiting for more bytes only delays them.
         socket.set_tcp_nodelay(true).context("prepare a socket")?;
         match socket.connect(&address.into()) {
             Ok(()) => {}
@@ -88,12 +89,14 @@ impl Stream {
             if let Some(error) = self.socket.take_error().context("look at the socket")? {
                 return Err(error).context("connect");
             }
+            // Without an error and without a peer, the handshake is still under way.
             if self.socket.peer_addr().is_err() {
                 return Ok(());
             }
             self.connected = true;
         }
         self.flush()?;
+        // What is read may make TLS write, as in its handshake.
         while self.take()? {}
         self.flush()
     }
@@ -120,6 +123,7 @@ impl Stream {
                 Err(error) if would_block(&error) => return Ok(true),
                 Err(error) => return Err(error).context("read"),
             }
+            // Even an authenticated controller must not fill the memory of the node.
             ensure!(
                 self.input.len() <= frame::MESSAGE_MAX + frame::LENGTH_BYTES + CHUNK,
                 "more than a message waits"

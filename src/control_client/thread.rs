@@ -161,11 +161,13 @@ impl Thread {
         for sample in self.samples.iter().flat_map(Samples::take) {
             destinations.on_sample(&sample, now);
         }
+        // Otherwise they would count as reported, and the controller would never get them.
         if self.follower.is_joined() {
             let news = destinations.news(self.follower.ttl(), now);
             self.follower.on_destinations(news);
         }
         let observations = Observations::of(&mut destinations, &self.follower, now);
+        // `renew` locks them again.
         drop(destinations);
         if observations != self.observations {
             self.renew();
@@ -205,6 +207,7 @@ impl Thread {
             self.follower.on_open(now);
         }
         if self.open_by.is_some_and(|by| by <= now) {
+            // An error of the stream itself is the better reason.
             ended.get_or_insert_with(|| anyhow::anyhow!("it takes too long"));
         }
         // What came before the end counts.

@@ -62,6 +62,7 @@ impl AdmissionFilter {
         if self.is_counted(client, prefix) {
             return;
         }
+        // Clients that collide share a bound, which costs samples and never memory.
         let client = self.hash("client", client) % CLIENTS;
         if self.clients[client] >= PER_CLIENT {
             return;

@@ -53,6 +53,8 @@ impl Handshakes {
     pub(super) fn known(&self, now: Duration) -> Option<(u32, u32)> {
         let windows = match number(now).saturating_sub(self.number) {
             0 => [self.now, self.before],
+            // No handshake since the window has changed: what is stored as the current one is the
+            // one before.
             1 => [Window::default(), self.now],
             _ => return None,
         };

@@ -35,6 +35,7 @@ impl Sample {
     /// `None` if there is nothing to learn.
     pub(crate) fn of(ended: &Ended) -> Option<Self> {
         let bytes = ended.bytes_up.max(ended.bytes_down);
+        // The node at which a flow begins chooses its route, so that node learns from it.
         let is_whole = ended.outcome == Outcome::Finished && ended.by.is_none() && bytes > 0;
         let handshake_us = ended.handshake_us;
         (is_whole || handshake_us.is_some()).then(|| Self {
@@ -94,6 +95,7 @@ impl Feed {
 
     fn push(&self, samples: Vec<Sample>) {
         let count = samples.len();
+        // Added before sending, so that all workers together stay within the bound.
         let waiting = self.shared.waiting.fetch_add(count, Ordering::Relaxed);
         if waiting + count > WAITING_MAX || self.queue.send(samples).is_err() {
             self.shared.waiting.fetch_sub(count, Ordering::Relaxed);

@@ -102,6 +102,7 @@ fn bucket(bytes: u64) -> usize {
     if power > MOST {
         return BUCKETS - 1;
     }
+    // Whether it has reached 2^(power + 1/2), by a comparison of the squares.
     let is_upper = u128::from(bytes) * u128::from(bytes) >= 1 << (2 * power + 1);
     2 * (power - LEAST) as usize + usize::from(is_upper)
 }
@@ -109,6 +110,7 @@ fn bucket(bytes: u64) -> usize {
 /// The geometric middle of a bucket, in bytes.
 fn middle(bucket: usize) -> u32 {
     let octave = bucket / 2;
+    // 2^(1/4) and 2^(3/4).
     let thousandths: u64 = if bucket.is_multiple_of(2) { 1189 } else { 1682 };
     let bytes = (thousandths << LEAST << octave) / 1000;
     u32::try_from(bytes).unwrap_or(u32::MAX - 1)

@@ -4,7 +4,7 @@
 use caps::Capability;
 
 use super::host::{Host, Presence};
-use super::{Finding, Level, listening, others};
+use super::{Finding, Level, listening, multipath, others};
 use posthaste_config::Config;
 use posthaste_daemon::privileges;
 
@@ -12,7 +12,7 @@ use posthaste_daemon::privileges;
 pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;
 
 /// The checks for every node, in the order they are shown.
-pub(super) const ALL: [Check; 15] = [
+pub(super) const ALL: [Check; 16] = [
     configuration,
     kernel,
     bpf,
@@ -28,6 +28,7 @@ pub(super) const ALL: [Check; 15] = [
     cookies,
     time_wait,
     others::settings,
+    multipath::multipath,
 ];
 
 /// Oldest supported kernel, and the first with TCX links.
@@ -109,6 +110,7 @@ fn kernel(host: &Host, _: &Config) -> Vec<Finding> {
 }
 
 fn bpf(host: &Host, _: &Config) -> Vec<Finding> {
+    // Exists exactly where the kernel has CONFIG_BPF_SYSCALL.
     if host.setting("kernel/unprivileged_bpf_disabled").is_none() {
         return fail(
             "bpf",
@@ -127,6 +129,7 @@ fn bpf(host: &Host, _: &Config) -> Vec<Finding> {
 }
 
 fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
+    // CAP_BPF and CAP_PERFMON were split off from it in Linux 5.8, and it still includes them.
     let includes = host.has(Capability::CAP_SYS_ADMIN);
     let split_off = [Capability::CAP_BPF, Capability::CAP_PERFMON];
     let lacking = privileges::NODE.iter().filter(|(capability, _)| {
@@ -141,6 +144,7 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
             "run as root, or as the systemd unit does",
         )
     });
+    // An upstream connection keeps the client's port, and bind(2) to a low one needs this.
     let ports = (!host.has(Capability::CAP_NET_BIND_SERVICE)).then(|| {
         finding(
             "capabilities",
@@ -192,15 +196,15 @@ fn node(host: &Host, config: &Config) -> Vec<Finding> {
     }
 }
 
-fn open_files(host: &Host, config: &Config) -> Vec<Finding> {
+fn open_files(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "open files";
+    // A relay has two sockets.
     let room = host.files_max / 2;
-    let wanted = u64::from(config.node.relays_max);
     let what = format!(
         "the limit of {} open files allows about {room} relays",
         host.files_max
     );
-    if room < wanted.min(RELAYS_FEW) || room < RELAYS_FEW {
+    if room < RELAYS_FEW {
         return warn(
             check,
             what,
@@ -230,6 +234,8 @@ fn pipes(host: &Host, _: &Config) -> Vec<Finding> {
 fn accept_queue(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "accept queue";
     let length = host.number("net/core/somaxconn").unwrap_or(ACCEPT_QUEUE);
+    // listen(2) caps its backlog at this setting without an error, and a full queue drops the
+    // client's ACK.
     if length < ACCEPT_QUEUE {
         let what = format!("at most {length} clients may wait to be accepted");
         return warn(
@@ -257,6 +263,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
         finding(check, Level::Fail, what, fix)
     });
     let findings: Vec<Finding> = findings.collect();
+    // CUBIC, the default, takes random loss for congestion (RFC 9438).
     if findings.is_empty() && !known("bbr") {
         return warn(
             check,
@@ -290,6 +297,7 @@ fn buffers(host: &Host, _: &Config) -> Vec<Finding> {
         let setting = host.setting(&format!("net/ipv4/{key}")).unwrap_or_default();
         let most: u64 = setting
             .split_whitespace()
+            // The third number bounds autotuning (tcp(7)).
             .nth(2)
             .and_then(|most| most.parse().ok())
             .unwrap_or(BUFFER_BYTES);
@@ -323,6 +331,7 @@ fn timestamps(host: &Host, _: &Config) -> Vec<Finding> {
 
 fn cookies(host: &Host, _: &Config) -> Vec<Finding> {
     let check = "SYN cookies";
+    // With cookies a full SYN queue still admits clients; `check_cookie` finds their last ACK.
     if host.number("net/ipv4/tcp_syncookies") == Some(0) {
         let what = "SYN cookies are off: a flood of SYNs keeps clients out";
         return warn(check, what, "sysctl -w net.ipv4.tcp_syncookies=1");
@@ -335,6 +344,7 @@ fn time_wait(host: &Host, _: &Config) -> Vec<Finding> {
     let most = host
         .number("net/ipv4/tcp_max_tw_buckets")
         .unwrap_or(TIME_WAIT_MIN);
+    // Beyond the limit the kernel closes such sockets at once (ip-sysctl).
     if most < TIME_WAIT_MIN {
         let what = format!(
             "only {most} sockets may be in TIME_WAIT: late segments of old connections may be taken for new"

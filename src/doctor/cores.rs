@@ -95,6 +95,7 @@ fn queues(host: &Host, config: &Config) -> Vec<Finding> {
         let arrivals = card.arrivals();
         let elsewhere: Cpus = arrivals.difference(allowed).copied().collect();
         let (name, served) = (&card.interface, served(&arrivals, workers).len());
+        // Some drivers do not show on which CPUs packets arrive.
         let what = if arrivals.is_empty() {
             return None;
         } else if !elsewhere.is_empty() {
@@ -132,6 +133,8 @@ fn near(host: &Host, card: &Card) -> Cpus {
 /// The commands that move a card's packets to these CPUs.
 fn spread(card: &Card, cpus: &Cpus, workers: usize) -> String {
     let name = &card.interface;
+    // Moving interrupts does not help where RPS moves the packets again, or where a card has too
+    // few of them.
     if card.steered.iter().any(|to| !to.is_empty())
         || card.interrupts.len() < workers.min(cpus.len())
     {
@@ -227,6 +230,7 @@ fn hash(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "RSS";
     let findings = cards(host, config).filter(|card| {
         let hashed = card.interrupts.len() > 1 && config.node.workers > 1;
+        // A driver that does not report its hash may have a symmetric one.
         hashed && config.transparent.enabled && card.symmetric == Some(false)
     });
     let findings = findings.map(|card| {

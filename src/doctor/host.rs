@@ -19,7 +19,7 @@ use crate::reach::{Reached, reach};
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
-const SETTINGS: [&str; 24] = [
+const SETTINGS: [&str; 25] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
     "net/bridge/bridge-nf-call-ip6tables",
@@ -44,6 +44,7 @@ const SETTINGS: [&str; 24] = [
     "net/netfilter/nf_conntrack_count",
     "net/netfilter/nf_conntrack_tcp_be_liberal",
     "net/ipv4/tcp_available_congestion_control",
+    "net/mptcp/enabled",
 ];
 
 /// The properties of this host that the checks use.
@@ -121,6 +122,7 @@ impl Host {
         let capability = |held: &Capability| held.to_string();
         let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
         let node = Presence::look(config);
+        // A running node has these addresses itself.
         let closed = match node {
             Presence::None => listening::look(config),
             _ => Vec::new(),
@@ -134,6 +136,7 @@ impl Host {
                 .into_iter()
                 .map(Interface::read)
                 .collect(),
+            // A node raises its soft limit to the hard one.
             files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
             rules: host::rules().unwrap_or_default(),
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),

@@ -50,6 +50,7 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
             finding("interfaces", level, gap.what, gap.fix)
         })
         .collect();
+    // Of interfaces with names `gaps` reports these.
     let by_default = config.transparent.interfaces.is_empty();
     for interface in wanted(host, config).filter(|interface| by_default && interface.link.up) {
         if let Framing::Other(kind) = interface.link.framing {
@@ -86,6 +87,7 @@ fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
         let what = "this host does not forward IPv4: there is nothing to relay";
         return fail(check, what, "sysctl -w net.ipv4.ip_forward=1");
     }
+    // The setting counts for the packets that arrive at an interface.
     let idle = wanted(host, config).filter(|interface| interface.link.up && !interface.forwards_v4);
     let findings = idle.map(|interface| {
         let name = &interface.link.name;
@@ -102,6 +104,7 @@ fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
 
 fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "forwarding";
+    // Redirected packets are delivered by a route over lo.
     if host.setting("net/ipv6/conf/lo/disable_ipv6") != Some("0") {
         return warn(
             check,
@@ -134,6 +137,8 @@ fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
         if !(interface.src_valid_mark || all("src_valid_mark") != 0) {
             continue;
         }
+        // Linux applies the greater of the two filters, and either of the two for the other
+        // settings.
         let filter = u64::from(interface.rp_filter).max(all("rp_filter"));
         if filter != 0 {
             let what = format!(
@@ -167,6 +172,7 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in host.rules.iter().filter(|rule| !rule.is_ours()) {
         let bits = rule.mask & (ours.mark | ours.socket_mark);
+        // Its rule would route redirected packets, or those of relays, elsewhere.
         if bits != 0 {
             let what = format!(
                 "an {} rule of another program (priority {}) uses the fwmark bits {bits:#x}",
@@ -228,6 +234,7 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
     let check = "conntrack";
     let tracks = host
         .number("net/netfilter/nf_conntrack_count")
+        // The module may be loaded without a rule that has connections tracked.
         .is_some_and(|count| count > 0);
     if !tracks {
         return ok(check, "no connections are tracked");
@@ -236,6 +243,7 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
         let what = "connections are tracked: relays use ports of their own to servers";
         return ok(check, what);
     }
+    // Then only RST segments outside of the window are INVALID (nf_conntrack-sysctl).
     if host.number("net/netfilter/nf_conntrack_tcp_be_liberal") == Some(1) {
         return ok(check, "connections are tracked, liberally");
     }

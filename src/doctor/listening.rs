@@ -34,6 +34,7 @@ pub(super) fn look(config: &Config) -> Vec<Closed> {
     let listeners = config.explicit.iter().copied().chain(fixed);
     let listeners = listeners.map(|address| ("listener.address", address, true));
     let metrics = config.metrics.into_iter();
+    // One thread serves it, so no other socket may share the address.
     let metrics = metrics.map(|address| ("metrics.listen", address, false));
     let closed = metrics
         .chain(listeners)

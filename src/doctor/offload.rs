@@ -96,6 +96,7 @@ fn is_symmetric(function: u8, transformation: u8, key: &[u8]) -> bool {
 /// # Safety
 /// `value` is what the command in it reads and writes.
 unsafe fn query<T>(interface: &str, value: &mut T) -> bool {
+    // Any socket: the ioctl uses it to find the network namespace.
     let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else {
         return false;
     };

@@ -18,6 +18,7 @@ pub(super) fn settings(host: &Host, config: &Config) -> Vec<Finding> {
                 "use a kernel that has it",
             );
         };
+        // The kernel puts tabs between numbers.
         let now = now.split_whitespace().collect::<Vec<_>>().join(" ");
         match (recommendation.better)(&now) {
             None => ok(recommendation.topic, recommendation.fine),

@@ -95,6 +95,7 @@ fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
         "refuses what no rule accepts: connections with servers that this host itself may not connect to are \
          forwarded and not relayed"
     };
+    // `insert` puts it before the rules that refuse. The & is escaped for the shell.
     let mut fix = format!("nft insert rule {name} meta mark \\& {mark:#x} == {mark:#x} accept");
     if !host.firewalls.is_empty() {
         let managers = host.firewalls.join(", ");
@@ -137,6 +138,7 @@ fn policy_routing(host: &Host, config: &Config) -> Vec<Finding> {
         .filter(|rule| rule.by_source || rule.by_interface || rule.mask != 0)
         .map(|rule| format!("{} {}", rule.family.name(), rule.priority))
         .collect();
+    // Several rules may have the same priority.
     choosing.dedup();
     let what = if choosing.is_empty() {
         "no rule routes by source, mark or interface; what is answered by another way is forwarded"

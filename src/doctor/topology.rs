@@ -60,6 +60,7 @@ impl Topology {
             nodes: nodes
                 .into_iter()
                 .map(|(number, path)| (number, cpus(path)))
+                // A NUMA node may have only memory.
                 .filter(|(_, cpus)| !cpus.is_empty())
                 .collect(),
             balanced: numbered(proc, is_number)
@@ -86,8 +87,10 @@ impl Card {
         let mut queues = numbered(&path.join("queues"), |name| {
             name.strip_prefix("rx-")?.parse::<usize>().ok()
         });
+        // A directory has no order.
         queues.sort();
         Some(Self {
+            // The kernel shows -1 for a device that belongs to none.
             node: node.and_then(|node| usize::try_from(node).ok()),
             steered: queues
                 .into_iter()
@@ -102,6 +105,7 @@ impl Card {
     /// The CPUs on which the stack first handles its packets; empty if unknown.
     pub(super) fn arrivals(&self) -> Cpus {
         let steered = self.steered.iter().flatten();
+        // A queue without RPS leaves its packets on the CPU of its interrupt.
         let all_steered = !self.steered.is_empty() && self.steered.iter().all(|to| !to.is_empty());
         let interrupted = self.interrupts.iter().flat_map(|(_, cpus)| cpus);
         steered

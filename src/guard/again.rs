@@ -54,6 +54,7 @@ pub(crate) fn run(args: &GuardArgs) -> anyhow::Result<()> {
     let left = Left {
         transparent: Transparent {
             enabled: true,
+            // Removal goes by mark and protocol number, on every interface.
             interfaces: Vec::new(),
             mark: args.mark,
             socket_mark: args.socket_mark,

@@ -71,6 +71,7 @@ impl ChangeWatch {
         let mut changed = false;
         loop {
             match self.notifications.notifications(|_, _| ()) {
+                // All pending notifications are one change: the caller reads the host's state anew.
                 Ok(()) => changed = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
                 // Notifications were lost, so there were changes.

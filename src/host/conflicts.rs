@@ -56,6 +56,7 @@ fn lacking_address(key: &str, address: SocketAddr) -> Conflict {
 /// The configured interfaces that cannot relay, or not as intended.
 pub(crate) fn gaps(wanted: &Transparent, links: &[Link]) -> Vec<Conflict> {
     let names = &wanted.interfaces;
+    // Without names the node intercepts on all interfaces that can be intercepted.
     if !wanted.enabled || names.is_empty() {
         return Vec::new();
     }
@@ -95,6 +96,7 @@ fn obstacle(link: &Link, links: &[Link]) -> Option<Conflict> {
     if link.is_port() {
         return Some(port(link, links));
     }
+    // The programs can parse Ethernet frames, and packets without a link layer header, only.
     if let Framing::Other(kind) = link.framing {
         return Some(Conflict {
             what: format!("{name}: frames of ARPHRD type {kind} cannot be intercepted"),

@@ -24,9 +24,11 @@ impl Conntrack {
     /// read anew, otherwise it may be a second old.
     pub(crate) fn is_active(&mut self, now: bool) -> bool {
         let fresh = self.looked.is_some_and(|at| at.elapsed() < FRESH);
+        // Once set it stays set, and costs no further read of /proc.
         if !TRACKS.load(Relaxed) && (now || !fresh) {
             // Without the module the file does not exist.
             let count = fs::read_to_string(COUNT).unwrap_or_default();
+            // Another worker may have read a positive count meanwhile.
             TRACKS.fetch_or(is_positive(&count), Relaxed);
             self.looked = Some(Instant::now());
         }

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::Report;
 use super::links::{Link, links};
-use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
+use posthaste_netlink::{Message, Netlink, attribute, text, u32_at};
 
 /// `RTM_DELTFILTER` and `RTM_GETTFILTER`.
 const DELETE_FILTER: u16 = 45;
@@ -46,6 +46,7 @@ fn remove_with(report: &mut Report, which: impl Fn(u16) -> bool) -> anyhow::Resu
     for (link, side) in places {
         // An interface that is gone or has no clsact has no filter.
         let found = find(&mut netlink, link, side).unwrap_or_default();
+        // `tcm_info` has the priority in its upper half, the protocol in the lower one.
         let found = found.iter().filter(|info| which((**info >> 16) as u16));
         for info in found {
             let message = Message::new(DELETE_FILTER, 0, &body(link.index, HANDLE, side, *info))
@@ -73,12 +74,8 @@ fn find(netlink: &mut Netlink, link: &Link, side: u32) -> io::Result<Vec<u32>> {
 
 fn info_if_ours(answer: &[u8]) -> Option<u32> {
     let (handle, info) = (u32_at(answer, 8)?, u32_at(answer, 16)?);
-    let options = attributes(answer.get(BODY_BYTES..)?)
-        .find(|(kind, _)| *kind == OPTIONS)?
-        .1;
-    let program = attributes(options)
-        .find(|(kind, _)| *kind == PROGRAM_NAME)?
-        .1;
+    let options = attribute(answer.get(BODY_BYTES..)?, OPTIONS)?;
+    let program = attribute(options, PROGRAM_NAME)?;
     let ours = handle == HANDLE && PROGRAMS.iter().any(|name| text(program).starts_with(name));
     ours.then_some(info)
 }

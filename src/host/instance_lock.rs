@@ -81,6 +81,7 @@ impl Claim {
     }
 
     fn try_take(&self) -> anyhow::Result<bool> {
+        // Another node starts or ends now: only afterwards it is clear what there is.
         if !self.lock(CHANGE)? {
             return Ok(false);
         }
@@ -146,6 +147,8 @@ impl Claim {
     pub(crate) fn step_back(&self) -> anyhow::Result<()> {
         for byte in (REPLACED..).take(REPLACED_MAX) {
             if self.lock(byte)? {
+                // In this order: without either lock, a node that starts now would remove what the
+                // relays of this one need.
                 return Ok(self.unlock(NODE)?);
             }
         }
@@ -154,6 +157,7 @@ impl Claim {
 
     /// Whether there is no other node of either kind.
     pub(crate) fn is_alone(&self) -> anyhow::Result<bool> {
+        // Reports only locks of other open file descriptions: the node's own need no exception.
         let mut range = range(NODE, CHANGE - NODE, libc::F_WRLCK);
         fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range)).context("look for other nodes")?;
         Ok(range.l_type == short(libc::F_UNLCK))
@@ -167,6 +171,7 @@ impl Claim {
         file.rewind().context("read the claim")?;
         // Another version may have written something else.
         let _ = file.take(16).read_to_string(&mut text);
+        // Without another node the number is a leftover, and counting starts anew.
         let former: Option<u16> = text.trim().parse().ok().filter(|_| !self.has_none());
         let count = former.map_or(0, |former| former.saturating_add(1));
         file.set_len(0).context("write the claim")?;
@@ -187,6 +192,7 @@ impl Claim {
     /// Whether other nodes use another file by now: then this node must remove nothing from the
     /// host.
     pub(crate) fn is_superseded(&self) -> bool {
+        // Without a file there is no other node.
         self.path.exists() && !self.is_current()
     }
 
@@ -205,6 +211,7 @@ impl Claim {
             FcntlArg::F_OFD_SETLK(&range(byte, 1, libc::F_WRLCK)),
         ) {
             Ok(_) => Ok(true),
+            // POSIX allows either for a lock that another process has.
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -244,6 +251,7 @@ fn path_in(directory: &Path, ending: &str) -> anyhow::Result<PathBuf> {
         .create(directory);
     made.with_context(|| format!("create {}", directory.display()))?;
     let namespace =
+        // Of the thread: it may be in another network namespace than its process.
         std::fs::metadata("/proc/thread-self/ns/net").context("read the network namespace")?;
     Ok(directory.join(format!("netns-{}.{ending}", namespace.ino())))
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use posthaste_netlink::{Message, Netlink, attributes, text, u16_at, u32_at};
+use posthaste_netlink::{Message, Netlink, attribute, attributes, text, u16_at, u32_at};
 
 /// `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`.
 const NEW: u16 = 16;
@@ -98,17 +98,18 @@ impl Link {
                 BELOW => below = u32_at(value, 0),
                 MASTER => link.master = u32_at(value, 0),
                 INFO => {
-                    let find = |wanted| attributes(value).find(|(kind, _)| *kind == wanted);
-                    link.port_of = find(PORT_KIND).map(|(_, value)| text(value));
-                    let kind = find(KIND).map(|(_, value)| text(value));
+                    link.port_of = attribute(value, PORT_KIND).map(text);
+                    let kind = attribute(value, KIND).map(text);
                     is_vlan = kind.as_deref() == Some("vlan");
-                    let data = find(DATA).map(|(_, value)| value);
+                    let data = attribute(value, DATA);
                     let is_bridge = kind.as_deref() == Some("bridge");
                     link.bridge = is_bridge.then(|| filters(data.unwrap_or_default()));
                 }
                 _ => (),
             }
         }
+        // `IFLA_LINK` of a veth is its peer, and of a tunnel the underlay: neither carries its
+        // tags.
         link.vlan_on = below.filter(|_| is_vlan);
         Some(link)
     }
@@ -116,6 +117,7 @@ impl Link {
     /// Whether packets reach IP forwarding under another interface: a port of a bridge or a bond
     /// hands them to its master.
     pub(crate) fn is_port(&self) -> bool {
+        // Not `vrf`: its ports are routed themselves, and tc sees their packets there.
         let layer_two = ["bridge", "bond", "team", "openvswitch"];
         self.port_of
             .as_deref()
@@ -184,6 +186,7 @@ impl LinkWatch {
         });
         match read {
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                // The caller lists everything anew, so earlier events add nothing.
                 Ok(vec![LinkEvent::Unknown])
             }
             Err(error) => Err(error),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use posthaste_netlink::{Message, Netlink, attributes, text, u32_at};
+use posthaste_netlink::{Message, Netlink, attribute, text, u32_at};
 
 mod flowtables;
 mod rule;
@@ -116,6 +116,7 @@ fn with_rules(
     rules: &BTreeMap<Name, Vec<Rule>>,
 ) -> BaseChain {
     let own = rules.get(name).into_iter().flatten();
+    // A last rule that refuses everything has the effect of the policy.
     base.drops |= own.into_iter().any(Rule::refuses_all);
     let led_to = led_to(vec![name], chains, rules).into_iter();
     let all = led_to.filter_map(|name| rules.get(name)).flatten();
@@ -128,6 +129,7 @@ fn limits(
     chains: &BTreeMap<Name, Option<BaseChain>>,
     rules: &BTreeMap<Name, Vec<Rule>>,
 ) -> Vec<String> {
+    // Those of a forwarded packet; Input and Output are those of relays.
     let passed = [Hook::Prerouting, Hook::Forward, Hook::Postrouting];
     let of_hook = |base: &BaseChain| passed.contains(&base.hook);
     let begin = chains
@@ -149,6 +151,7 @@ fn led_to<'a>(
 ) -> BTreeSet<&'a Name> {
     let mut seen = BTreeSet::new();
     while let Some(name) = waiting.pop() {
+        // Several rules may jump to one chain.
         if !seen.insert(name) {
             continue;
         }
@@ -160,6 +163,7 @@ fn led_to<'a>(
         for jump in jumps {
             let led_to = chains.keys().filter(|(family, table, chain)| {
                 let same = (family, table) == (&name.0, &name.1);
+                // The verdicts of a map are not read: it may lead to any chain of its table.
                 same && jump.as_ref().is_none_or(|jump| jump == chain)
             });
             waiting.extend(led_to);
@@ -186,10 +190,10 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
     let all = body.get(BODY_BYTES..)?;
     let name = (
         family,
-        text(find(all, TABLE)?),
-        text(find(all, CHAIN_NAME)?),
+        text(attribute(all, TABLE)?),
+        text(attribute(all, CHAIN_NAME)?),
     );
-    let hook = find(all, CHAIN_HOOK).and_then(|hook| number(find(hook, HOOK_NUMBER)?));
+    let hook = attribute(all, CHAIN_HOOK).and_then(|hook| number(attribute(hook, HOOK_NUMBER)?));
     let hook = match hook {
         Some(0) => Some(Hook::Prerouting),
         Some(1) => Some(Hook::Input),
@@ -203,18 +207,11 @@ fn chain(body: &[u8]) -> Option<(Name, Option<BaseChain>)> {
     let base = hook.map(|hook| BaseChain {
         name: shown(&name),
         hook,
-        translates: find(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
-        drops: find(all, CHAIN_POLICY).and_then(number) == Some(0),
+        translates: attribute(all, CHAIN_TYPE).map(text).as_deref() == Some("nat"),
+        drops: attribute(all, CHAIN_POLICY).and_then(number) == Some(0),
         accepts: Vec::new(),
     });
     Some((name, base))
-}
-
-/// The value of an attribute.
-fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut all = attributes(bytes);
-    let (_, value) = all.find(|(kind, _)| *kind == wanted)?;
-    Some(value)
 }
 
 /// A number in network order.

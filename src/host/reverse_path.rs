@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use posthaste_netlink::{Message, Netlink, attributes, u32_at};
+use posthaste_netlink::{Message, Netlink, attribute, u32_at};
 
 /// `RTM_NEWNETCONF`, `RTM_GETNETCONF`.
 pub(super) const NEW: u16 = 80;
@@ -31,11 +31,7 @@ pub(crate) fn strict_sources() -> io::Result<HashSet<u32>> {
 
 /// An interface and its filter.
 fn filter(body: &[u8]) -> Option<(u32, u32)> {
-    let find = |wanted| {
-        let mut all = attributes(body.get(BODY.len()..)?);
-        all.find(|(kind, _)| *kind == wanted)
-            .and_then(|(_, value)| u32_at(value, 0))
-    };
+    let find = |wanted| u32_at(attribute(body.get(BODY.len()..)?, wanted)?, 0);
     Some((find(INDEX)?, find(FILTER)?))
 }
 

@@ -17,7 +17,7 @@ use anyhow::{Context, bail};
 
 use super::Report;
 use posthaste_config::Transparent;
-use posthaste_netlink::{CREATE, Message, Netlink, attributes, u32_at};
+use posthaste_netlink::{CREATE, Message, Netlink, attribute, attributes, u32_at};
 
 /// Routing protocol number of nodes' rules and routes (not in `/etc/iproute2/rt_protos`).
 pub(crate) const PROTOCOL: u8 = 180;
@@ -150,6 +150,8 @@ pub(super) fn install(wanted: &Transparent, report: &mut Report) -> anyhow::Resu
         let installed = install_route(&mut netlink, family, wanted, report)
             .and_then(|()| install_rule(&mut netlink, family, wanted, report));
         if let Err(error) = installed {
+            // Only if something was added: removal goes by protocol number, and would take another
+            // node's.
             if !report.done.is_empty() {
                 remove(&mut Report::default())?;
             }
@@ -205,6 +207,7 @@ pub(super) fn table_in_use(netlink: &mut Netlink, family: Family, table: u32) ->
 
 /// Whether IPv6 packets can be delivered through `lo`.
 pub(super) fn ipv6_enabled() -> bool {
+    // A kernel without IPv6 has no such file.
     let off = std::fs::read_to_string("/proc/sys/net/ipv6/conf/lo/disable_ipv6");
     off.is_ok_and(|value| value.trim() == "0")
 }
@@ -222,6 +225,7 @@ fn install_rule(
     let message = Message::new(NEW_RULE, CREATE, &body)
         .attribute(RULE_PRIORITY, &PRIORITY.to_ne_bytes())
         .attribute(RULE_MARK, &wanted.mark.to_ne_bytes())
+        // The other bits of a packet's mark belong to other programs.
         .attribute(RULE_MASK, &wanted.mark.to_ne_bytes())
         .attribute(RULE_TABLE, &wanted.table.to_ne_bytes())
         .attribute(RULE_PROTOCOL, &[PROTOCOL]);
@@ -277,6 +281,7 @@ fn install_route(
 fn our_routes(netlink: &mut Netlink, family: Family) -> io::Result<Vec<Vec<u8>>> {
     let mut ours = Vec::new();
     let listed = netlink.dump(routes_request(family, PROTOCOL), |_, body| {
+        // The number alone is no proof: it is not registered, so other programs may use it, too.
         let is_ours = body.get(5) == Some(&PROTOCOL)
             && body.get(7) == Some(&LOCAL)
             && body.get(1) == Some(&0);
@@ -296,9 +301,9 @@ fn routes_request(family: Family, protocol: u8) -> Message {
 }
 
 fn route_table(body: &[u8]) -> u32 {
-    let wide = attributes(body.get(ROUTE_BODY_BYTES..).unwrap_or_default())
-        .find(|(kind, _)| *kind == ROUTE_TABLE)
-        .and_then(|(_, value)| u32_at(value, 0));
+    let all = body.get(ROUTE_BODY_BYTES..).unwrap_or_default();
+    let wide = attribute(all, ROUTE_TABLE).and_then(|value| u32_at(value, 0));
+    // The header has one byte for the table; larger numbers are in the attribute alone.
     wide.unwrap_or_else(|| u32::from(body.get(4).copied().unwrap_or(0)))
 }
 

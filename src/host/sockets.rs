@@ -95,6 +95,8 @@ impl Destroyer {
     pub(crate) fn destroy(&mut self, closed: &[Closed]) {
         for batch in closed.chunks(BATCH) {
             if self.post(batch).is_err() {
+                // What is left as an error is a lack of the kernel, which would repeat with every
+                // relay.
                 self.netlink = None;
             }
         }
@@ -138,6 +140,7 @@ fn id_of(closed: &Closed) -> [u8; ID_BYTES] {
             IpAddr::V6(v6) => address.copy_from_slice(&v6.octets()),
         }
     }
+    // inet_diag has the cookie as two words of 32 bits, the lower one first.
     let (low, high) = (closed.cookie & 0xffff_ffff, closed.cookie >> 32);
     for (at, half) in [low, high].into_iter().enumerate() {
         let half = u32::try_from(half).expect("half of it").to_ne_bytes();

@@ -5,14 +5,14 @@
 //! `setup --tune` changes them and stores the former values, `teardown` restores those. `persist`
 //! makes changes survive a reboot.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use nix::sys::socket::sockopt::GetStruct;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use posthaste_daemon::file;
+use posthaste_relay::sys::netns_cookie;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
@@ -66,8 +66,10 @@ const RECEIVE_WINDOW: Recommendation = Recommendation {
     better: |now| {
         let numbers = now.split_whitespace().map(str::parse::<u64>);
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+        // The minimum, the initial size and the maximum (tcp(7)).
         let [least, first, most] = numbers.try_into().ok()?;
         let wanted = RECEIVE_WINDOW_BYTES;
+        // The maximum must not be below the initial size.
         (first < wanted).then(|| format!("{least} {wanted} {}", most.max(wanted)))
     },
 };
@@ -79,6 +81,7 @@ const FAST_OPEN: Recommendation = Recommendation {
     fine: "explicit listeners take data in a SYN",
     better: |now| {
         let bits: u64 = now.parse().ok()?;
+        // The other bits are for other uses, and stay.
         (bits & FAST_OPEN_LISTENERS == 0).then(|| (bits | FAST_OPEN_LISTENERS).to_string())
     },
 };
@@ -90,6 +93,7 @@ const MTU_PROBING: Recommendation = Recommendation {
     path: "net/ipv4/tcp_mtu_probing",
     lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
     fine: "relays find out the MTU of paths where ICMP errors are filtered",
+    // 1 probes only where large segments are lost; 2 would begin every connection with small ones.
     better: |now| (now == "0").then(|| "1".into()),
 };
 
@@ -162,6 +166,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
             former: now,
             applied: better.clone(),
         });
+        // Before the change: a crash in between must not lose the former value.
         memory.keep(&changes)?;
         write(recommendation.path, &better)?;
     }
@@ -175,6 +180,7 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
 pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
     let memory = Memory::of_namespace()?;
     let changes = memory.recall()?;
+    // After a reboot the record below /run is gone, and that of the file is left.
     let persisted = persist::recall_here()?.unwrap_or_default();
     for Change {
         path,
@@ -221,7 +227,8 @@ struct Memory(PathBuf);
 
 impl Memory {
     fn of_namespace() -> anyhow::Result<Self> {
-        let cookie = namespace_cookie().context("read the cookie of the network namespace")?;
+        // Unique until the next reboot, unlike inode numbers.
+        let cookie = netns_cookie().context("read the cookie of the network namespace")?;
         Ok(Self(Path::new(DIRECTORY).join(format!("{cookie}.json"))))
     }
 
@@ -240,14 +247,8 @@ impl Memory {
             .mode(0o755)
             .create(DIRECTORY);
         made.with_context(|| format!("create {DIRECTORY}"))?;
-        let next = self.0.with_extension("next");
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
         let text = serde_json::to_string(changes)?;
-        options
-            .open(&next)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&next, &self.0))
+        file::replace(&self.0, 0o600, text.as_bytes())
             .with_context(|| format!("write {}", self.0.display()))
     }
 
@@ -259,27 +260,6 @@ impl Memory {
             _ => Ok(()),
         }
     }
-}
-
-/// `SO_NETNS_COOKIE`
-const SO_NETNS_COOKIE: libc::c_int = 71;
-
-#[derive(Clone, Copy, Debug)]
-struct NetnsCookie;
-
-nix::getsockopt_impl!(
-    NetnsCookie,
-    libc::SOL_SOCKET,
-    SO_NETNS_COOKIE,
-    u64,
-    GetStruct<u64>
-);
-
-/// The cookie of this network namespace, unique until the next reboot. Inode numbers are reused.
-fn namespace_cookie() -> nix::Result<u64> {
-    let (family, kind) = (AddressFamily::Inet, SockType::Datagram);
-    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
-    getsockopt(&socket, NetnsCookie)
 }
 
 #[cfg(test)]
@@ -313,11 +293,11 @@ mod tests {
 
     #[test]
     fn namespace_has_a_number() {
-        let here = namespace_cookie().unwrap();
-        assert_eq!(namespace_cookie().unwrap(), here);
+        let here = netns_cookie().unwrap();
+        assert_eq!(netns_cookie().unwrap(), here);
         let other = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
-            namespace_cookie().unwrap()
+            netns_cookie().unwrap()
         });
         assert_ne!(other.join().unwrap(), here);
     }

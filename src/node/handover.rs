@@ -136,6 +136,8 @@ fn begin(config: &Config) -> anyhow::Result<(Arc<Guard>, u16, Succession)> {
     privileges::require(&privileges::NODE)?;
     privileges::raise_open_files()?;
     let mut succession = Succession::begin(config)?;
+    // Before anything is installed: each replaced node costs memory, and a program in the path of
+    // every packet.
     let ended = succession.make_room()?;
     // There is no log yet; the unit's journal has standard error.
     if ended > 0 {

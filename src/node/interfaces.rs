@@ -25,6 +25,7 @@ impl Node {
     /// Attaches to every configured interface that is not attached yet, and detaches from those
     /// that are gone.
     pub(crate) fn attach_all(&self, links: &[Link]) -> anyhow::Result<()> {
+        // At the start an unknown name is taken for a mistake; later, interfaces come and go.
         if let Some(missing) = self.missing(links) {
             bail!("transparent.interfaces: there is no interface {missing} on this host");
         }
@@ -83,10 +84,10 @@ impl Node {
             if !attached.contains(&link.index) {
                 self.attach(link, device);
             } else if let Err(error) = self.redirect().describe(link.index, device) {
-                let fields: &[(&str, &dyn std::fmt::Display)] =
-                    &[("interface", &link.name), ("error", &error)];
-                self.log
-                    .warn("could not watch an interface's settings", fields);
+                self.log.warn(
+                    "could not watch an interface's settings",
+                    &[("interface", &link.name), ("error", &error)],
+                );
             }
         }
     }
@@ -105,13 +106,12 @@ impl Node {
         if link.is_port() || !self.config().watches(&link.name) {
             return;
         }
-        let fields: &[(&str, &dyn std::fmt::Display)] = &[("interface", &link.name)];
+        let name = &link.name;
         match self.redirect().attach(link.index, device) {
-            Ok(()) => self.log.info("interface attached", fields),
+            Ok(()) => self.log.info("interface attached", &[("interface", name)]),
             Err(error) => {
-                let fields: &[(&str, &dyn std::fmt::Display)] =
-                    &[("interface", &link.name), ("error", &error)];
-                self.log.warn("cannot intercept", fields);
+                let fields = [("interface", name as _), ("error", &error as _)];
+                self.log.warn("cannot intercept", &fields);
             }
         }
         self.report_packet_path();
@@ -119,6 +119,7 @@ impl Node {
 
     /// The interfaces the node intercepts on now.
     pub(crate) fn attached(&self) -> Vec<Attached> {
+        // Without the list only the names are missing.
         let links = host::links().unwrap_or_default();
         let redirect = self.redirect();
         let each = redirect.attached().map(|(index, ends_with_process)| {
@@ -143,6 +144,7 @@ fn device(link: &Link, strict: &HashSet<u32>) -> Option<Device> {
     Some(Device {
         layer,
         strict_source: strict.contains(&link.index),
+        // With br_netfilter, conntrack sees what a bridge carries before tc does.
         tracked: link.bridge.is_some_and(|own| own || host::bridges_filter()),
     })
 }

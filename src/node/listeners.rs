@@ -33,6 +33,8 @@ impl Inherited {
             .iter()
             .map(|fixed| (Kind::Fixed, fixed.address));
         let mut share = |(kind, address)| {
+            // The two nodes may have different numbers of workers, and connections are queued in
+            // each socket.
             let shares = sockets.divide(kind, address, config.node.workers);
             ((kind, address), shares)
         };
@@ -50,6 +52,7 @@ impl Inherited {
         let shares = self.0.get_mut(&(kind, address));
         let share = shares.and_then(|shares| shares.get_mut(usize::from(worker)));
         let share: Vec<OwnedFd> = share.map(std::mem::take).unwrap_or_default();
+        // There is no predecessor, or this one has more workers.
         if share.is_empty() {
             let opened = open().with_context(|| format!("open the listener {address}"))?;
             return Ok(vec![opened]);
@@ -68,12 +71,18 @@ pub(super) fn open(
 ) -> anyhow::Result<Opened> {
     let (mut explicit, mut fixed) = Opened::default();
     for address in &config.explicit {
-        let open = || sys::explicit_listener(*address, settings);
+        let open = || match config.multipath_listeners.contains(address) {
+            true => open_addressed(*address, settings, sys::explicit_listener),
+            false => sys::explicit_listener(*address, settings),
+        };
         explicit.extend(inherited.take(Kind::Explicit, *address, worker, open)?);
     }
     for each in &config.fixed {
         check(each, config)?;
-        let open = || sys::fixed_listener(each.address, settings);
+        let open = || match config.multipath_listeners.contains(&each.address) {
+            true => open_addressed(each.address, settings, sys::fixed_listener),
+            false => sys::fixed_listener(each.address, settings),
+        };
         let listeners = inherited.take(Kind::Fixed, each.address, worker, open)?;
         fixed.extend(
             listeners
@@ -91,6 +100,31 @@ pub(super) fn open(
         }
     }
     Ok((explicit, fixed))
+}
+
+/// Opens a listener for clients of Multipath TCP and of TCP; by `otherwise`, for those of TCP alone,
+/// where this host has no Multipath TCP.
+fn open_addressed(
+    address: SocketAddr,
+    settings: SocketSettings,
+    otherwise: fn(SocketAddr, SocketSettings) -> io::Result<Socket>,
+) -> io::Result<Socket> {
+    match sys::supports_multipath() {
+        Ok(()) => sys::addressed_multipath_listener(address, settings),
+        Err(_) => otherwise(address, settings),
+    }
+}
+
+/// Opens the listeners for clients of Multipath TCP, for the families of `transparent`; none where
+/// this host does not support it.
+pub(super) fn open_multipath(transparent: &[Socket], settings: SocketSettings) -> Vec<Socket> {
+    let families = transparent.iter().filter_map(|listener| {
+        let address = listener.local_addr().ok()?;
+        Some(address.is_ipv6())
+    });
+    families
+        .filter_map(|ipv6| sys::multipath_listener(ipv6, settings).ok())
+        .collect()
 }
 
 /// Refuses a destination at which this node listens: each connection would lead back to the

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node as its control thread sees it.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +9,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use posthaste_bpf::{PacketFlow, PacketKnowledge};
 use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::flow::Flow;
 use posthaste_relay::sys;
 
 use super::{Node, set_peer_starts, set_syn_options};
@@ -155,6 +156,8 @@ impl Operations for Node {
     }
 
     fn on_links(&self, events: &[LinkEvent]) {
+        // `Unknown` means that the kernel dropped notifications, which may include that of the
+        // rule.
         let lost = [LinkEvent::RuleGone, LinkEvent::Unknown];
         if events.iter().any(|event| lost.contains(event)) {
             self.restore_routing();
@@ -171,10 +174,19 @@ impl Operations for Node {
     fn observed(&self, most: usize) -> anyhow::Result<Observed> {
         let redirect = self.redirect();
         Ok(Observed::of(
+            // One more than is shown, to detect whether there are more.
             &redirect.profiles(most + 1)?,
             most,
             sys::monotonic(),
         ))
+    }
+
+    fn packet_flows(&self, most: usize) -> anyhow::Result<Vec<PacketFlow>> {
+        Ok(self.redirect().packet_flows(most)?)
+    }
+
+    fn packet_knowledge(&self, flow: &Flow) -> anyhow::Result<Option<PacketKnowledge>> {
+        Ok(self.redirect().packet_knowledge(flow, sys::monotonic())?)
     }
 
     fn is_blocked(&self) -> bool {
@@ -183,9 +195,8 @@ impl Operations for Node {
     }
 
     fn on_change(&self, change: HostChange) {
-        let fields: &[(&str, &dyn Display)] = &[("change", &change.word())];
-        self.log
-            .info("the host changed: destinations are observed again", fields);
+        let what = "the host changed: destinations are observed again";
+        self.log.info(what, &[("change", &change.word())]);
         self.forget_profiles();
     }
 

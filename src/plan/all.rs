@@ -52,6 +52,7 @@ impl All {
                 .filter_map(|place| answer.best(planner, place, &answer.chosen))
                 .collect();
             for (sum, (best, chain)) in sums.iter_mut().zip(best.iter().zip(&answer.chosen)) {
+                // Less both ends.
                 sum.add(best, chain.len() - 2);
             }
             let between = |chain: &Vec<u16>| {

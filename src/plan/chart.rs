@@ -50,6 +50,7 @@ pub(super) fn draw(pair: &Pair) -> String {
         .chains
         .iter()
         .map(|chain| chain.length_ms)
+        // Not 0, which would make the scale infinite.
         .fold(1.0, f64::max);
     for (row, chain) in pair.chains.iter().enumerate() {
         let y = TOP + ROW * row as f64;
@@ -77,6 +78,7 @@ fn bar(svg: &mut String, chain: &Chain, y: f64, scale: f64) {
     let mut dark = true;
     for hop in &chain.hops_ms {
         let is_longest = dark && *hop >= chain.longest_hop_ms;
+        // Of several hops of that length only the first is dark.
         dark &= !is_longest;
         let colour = if is_longest { LONGEST } else { HOP };
         // A gap between hops shows the nodes.
@@ -93,6 +95,7 @@ fn bar(svg: &mut String, chain: &Chain, y: f64, scale: f64) {
 
 fn text(svg: &mut String, at: (f64, f64), font: f64, colour: &str, anchor: &str, words: &str) {
     let words = words
+        // First, since the others add one.
         .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;");

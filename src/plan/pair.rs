@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The chains of one pair, with their properties.
 
-use posthaste_plan::fronts::Measure;
+use posthaste_plan::fronts::{Measure, Point};
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Fronts, Planner};
 use serde::Serialize;
@@ -126,6 +126,7 @@ impl Pair {
         chains.sort_by_cached_key(|chain| {
             (std::cmp::Reverse(length_us(planner, chain)), chain.clone())
         });
+        // Sorted by length and then by nodes, equal chains are neighbours.
         chains.dedup();
         let best = (0..transfers.len()).filter_map(|place| answer.best(planner, place, &chains));
         Some(Self {
@@ -159,13 +160,10 @@ impl<'a> Answer<'a> {
         transfers: &'a [Transfer],
     ) -> Option<Self> {
         let (from, to) = ends;
+        // The points of a front lead from the smallest longest hop to the least sum.
         let minimax = swept.by_rtt.points(from, to).next()?;
         let shortest = swept.by_rtt.points(from, to).last()?;
-        let chain = |fronts: &Fronts, point| {
-            let mut chain = Vec::new();
-            fronts.chain(from, to, &point, &mut chain);
-            chain
-        };
+        let chain = |fronts, point| chain_of(fronts, ends, &point);
         let chosen = transfers.iter().enumerate().map(|(place, transfer)| {
             let fronts = swept.of_size(place);
             let (point, _) = planner.choose(fronts, from, to, *transfer)?;
@@ -193,6 +191,7 @@ impl<'a> Answer<'a> {
         let direct = self.others.len() == Kind::ALL.len();
         match kind {
             Kind::Direct => self.others.first().filter(|_| direct),
+            // From the end: the direct chain, in front, may be missing.
             Kind::Shortest => self.others.iter().rev().nth(1),
             Kind::Minimax => self.others.last(),
         }
@@ -248,13 +247,15 @@ fn describe(planner: &Planner<'_>, names: &[String], chain: &[u16], answer: &Ans
     }
 }
 
-fn all_chains(fronts: &Fronts, (from, to): (usize, usize)) -> Vec<Vec<u16>> {
-    let chain = |point| {
-        let mut chain = Vec::new();
-        fronts.chain(from, to, &point, &mut chain);
-        chain
-    };
-    fronts.points(from, to).map(chain).collect()
+fn all_chains(fronts: &Fronts, ends: (usize, usize)) -> Vec<Vec<u16>> {
+    let points = fronts.points(ends.0, ends.1);
+    points.map(|point| chain_of(fronts, ends, &point)).collect()
+}
+
+fn chain_of(fronts: &Fronts, (from, to): (usize, usize), point: &Point) -> Vec<u16> {
+    let mut chain = Vec::new();
+    fronts.chain(from, to, point, &mut chain);
+    chain
 }
 
 /// Sum of a chain's round-trip times and the costs of its nodes.

@@ -234,6 +234,7 @@ fn add(matrix: &mut Matrix, ends: (usize, usize), link: Link) -> Result<(), Stri
     if from == to {
         return Err("a node cannot have a link to itself".to_owned());
     }
+    // Otherwise the later of two measurements would count unnoticed.
     if matrix.link(from, to).is_some() {
         return Err("duplicate link".to_owned());
     }

@@ -43,6 +43,7 @@ fn explanation(best: &Best, chain: &Chain) -> String {
         _ => chain.nodes[1..chain.nodes.len() - 1].join(", "),
     };
     let compared = |kind: &str, percent: f64| match percent {
+        // Never below 0, since no chain is faster than the best.
         percent if percent > 0.0 => format!("{kind} takes {percent:.1} % longer"),
         _ => format!("{kind} takes as long"),
     };

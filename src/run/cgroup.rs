@@ -15,17 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use caps::Capability;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{
-    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getpid, pipe2, setsid,
-};
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, fork, getpid, pipe2};
 use posthaste_bpf as bpf;
 use posthaste_relay::sys;
 
-use posthaste_daemon::privileges;
+use crate::aside::step_aside;
 
-/// Name of the child, as `ps -e` shows it: 15 bytes, the most the kernel keeps.
+/// Name of the child.
 const NAME: &std::ffi::CStr = c"posthaste-clean";
 /// How long to wait for the child.
 const REMOVAL_MAX: Duration = Duration::from_secs(2);
@@ -54,8 +51,11 @@ impl Cgroup {
         let chance = u32::from_ne_bytes(sys::random());
         let place = Place {
             parent,
+            // Process ids are unique within a pid namespace only, and containers may share a
+            // hierarchy.
             name: format!("posthaste-run-{}-{chance:08x}", getpid()),
         };
+        // Before the cgroup exists: whenever this process ends, there is a child to remove it.
         let (pipe, cleaner) = start_cleaner(&place)?;
         let path = place.path();
         fs::create_dir(&path).context("make a cgroup for the command")?;
@@ -152,36 +152,14 @@ fn start_cleaner(place: &Place) -> anyhow::Result<(OwnedFd, Pid)> {
 
 /// Runs the child.
 fn clean(place: &Place, mut pipe: File) {
-    step_aside();
+    step_aside(NAME, &[Capability::CAP_DAC_OVERRIDE]);
+    // The working directory may be on a file system that is to be unmounted.
+    let _ = chdir("/");
+    let _ = dup2_stderr(io::stdin());
     let _ = pipe.read(&mut [0]);
     let mut pause = PAUSE_MIN;
     while place.clear().is_err() {
         sleep(pause);
         pause = PAUSE_MAX.min(pause * 2);
     }
-}
-
-/// Leaves the caller's session, ignores the signals meant for the command, closes the caller's
-/// standard input and output, and keeps only the rights for files.
-fn step_aside() {
-    // Each is a precaution: a cleaner that lacks one still cleans.
-    let _ = nix::sys::prctl::set_name(NAME);
-    let _ = setsid();
-    let _ = chdir("/");
-    for ignored in [
-        Signal::SIGINT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-    ] {
-        // SAFETY: no handler is installed, the signals are ignored.
-        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
-    }
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
-        let _ = dup2_stdin(&null);
-        let _ = dup2_stdout(&null);
-        let _ = dup2_stderr(&null);
-    }
-    let _ = privileges::keep_only(&[Capability::CAP_DAC_OVERRIDE]);
 }

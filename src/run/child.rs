@@ -3,20 +3,20 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Context;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, setgid, setgroups, setuid, write};
 
 use super::user::User;
+use crate::signals::Signals;
 
 /// A shell's exit codes for a command that does not exist, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
@@ -34,42 +34,20 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// The signals of this process, read from a descriptor.
-#[derive(Debug)]
-pub(super) struct Signals {
-    fd: SignalFd,
-    former: SigSet,
+/// Blocks the signals of this process that end or pass on.
+pub(super) fn block_signals() -> anyhow::Result<Signals> {
+    Signals::block(PASSED_ON.into_iter().chain([Signal::SIGCHLD]))
 }
 
-impl Signals {
-    /// Blocks them from now on, for this thread and those it starts.
-    pub(super) fn block() -> anyhow::Result<Self> {
-        let mut wanted = SigSet::empty();
-        wanted.add(Signal::SIGCHLD);
-        PASSED_ON.iter().for_each(|signal| wanted.add(*signal));
-        let mut former = SigSet::empty();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&wanted), Some(&mut former))
-            .context("block signals")?;
-        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let fd = SignalFd::with_flags(&wanted, flags).context("open a descriptor of signals")?;
-        Ok(Self { fd, former })
-    }
-
-    /// The former signal mask.
-    pub(super) fn former(&self) -> SigSet {
-        self.former
-    }
-
-    /// Waits for a signal, at most `timeout`. Returns the signal if it must be passed on: the
-    /// command gets those of a terminal itself.
-    pub(super) fn next(&self, timeout: PollTimeout) -> Option<Signal> {
-        let mut waiting = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut waiting, timeout);
-        let info = self.fd.read_signal().ok().flatten()?;
-        let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
-        let by_process = info.ssi_code <= 0;
-        (by_process && PASSED_ON.contains(&signal)).then_some(signal)
-    }
+/// Waits for a signal, at most `timeout`. Returns the signal if it must be passed on: the command
+/// gets those of a terminal itself.
+pub(super) fn next_signal(signals: &Signals, timeout: PollTimeout) -> Option<Signal> {
+    let info = signals.wait(timeout)?;
+    let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
+    // SI_USER and the other codes of processes are not positive (sigaction(2)); a terminal's is
+    // SI_KERNEL.
+    let by_process = info.ssi_code <= 0;
+    (by_process && PASSED_ON.contains(&signal)).then_some(signal)
 }
 
 /// The parameters of a command.
@@ -126,11 +104,13 @@ impl Child {
         }
         let user = user.map(|user| (user.uid, user.gid, user.groups.clone()));
         let prepare = move || -> io::Result<()> {
+            // 0 is the writing process (cgroups(7)). First: another user may not write here.
             write(&cgroup, b"0")?;
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
             if let Some((uid, gid, groups)) = &user {
                 become_user(*uid, *gid, groups)?;
             }
+            // Blocked signals stay blocked over execve(2).
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
             Ok(())
         };
@@ -144,6 +124,8 @@ impl Child {
     /// Waits for its end; returns its exit code.
     pub(super) fn wait(self, signals: &Signals) -> anyhow::Result<u8> {
         loop {
+            // After every signal: pending signals of one kind are merged, and SIGCHLD is one of
+            // them.
             match waitpid(self.0, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(_, code)) => return Ok(low_byte(code)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => {
@@ -152,7 +134,7 @@ impl Child {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error).context("wait for the command"),
             }
-            if let Some(signal) = signals.next(PollTimeout::NONE) {
+            if let Some(signal) = next_signal(signals, PollTimeout::NONE) {
                 // Fails only when it has ended, which the next iteration detects.
                 let _ = kill(self.0, signal);
             }
@@ -161,6 +143,7 @@ impl Child {
 }
 
 fn become_user(uid: Uid, gid: Gid, groups: &[Gid]) -> io::Result<()> {
+    // In this order: after setuid(2) the others would be refused.
     setgroups(groups)?;
     setgid(gid)?;
     setuid(uid)?;

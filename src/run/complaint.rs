@@ -80,6 +80,7 @@ fn diagnose(node: &Peer) -> String {
         Ok(connection) => connection,
         Err(error) => return format!("the node {name} cannot be reached at {address}: {error}"),
     };
+    // Without an authentication tag the node would refuse the query below for another reason.
     if node.key.is_some() {
         return format!(
             "the node {name} is there, but does not take requests with this key, does not allow \

@@ -42,6 +42,7 @@ pub(super) fn all(requested: &[Prefix], node: SocketAddr) -> anyhow::Result<Vec<
     let interfaces = getifaddrs().context("list the addresses of this host")?;
     let own = interfaces.filter_map(|interface| address_of(&interface));
     let single = own.chain([node.ip()]).filter_map(|ip| {
+        // The node's address may be written as IPv4-mapped.
         let ip = ip.to_canonical();
         Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 })
     });

@@ -6,7 +6,8 @@ use std::time::Duration;
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::{Chain, Chains, Path, Route};
 use posthaste_relay::policy::{
-    Action, DataPath, HalfOpenLimits, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, HalfOpenLimits, Match, Multipath, Policy, Rule, SideOptions, SourceAddress,
+    Timeouts,
 };
 
 use posthaste_config::Config;
@@ -25,11 +26,14 @@ pub(super) fn toward(via: &Via) -> Policy {
         name: NAME.to_owned(),
         matches: Match::default(),
         action: Action::Relay,
+        // Handshakes within this host are complete at once: there is nothing to overlap.
         accept: AcceptMode::LATE,
         observe: false,
         source_address: SourceAddress::Node,
         data_path: DataPath::Socket,
         bypass: false,
+        multipath: Multipath::Pass,
+        upstream_multipath: false,
         proxy_protocol: false,
         transfer_bytes: None,
         downstream: SideOptions::default(),
@@ -48,6 +52,7 @@ pub(super) fn toward(via: &Via) -> Policy {
     let route = Route {
         matches: Match::default(),
         chains: vec![0],
+        // What is meant to go through the node must not go past it unnoticed.
         direct: false,
         transfer_bytes: None,
     };

@@ -36,11 +36,13 @@ impl User {
         let mut users = users
             .lines()
             .map(|line| line.split(':').collect::<Vec<_>>());
+        // passwd(5) has seven fields; anything else names no user.
         let fields = users.find(|fields| fields[0] == name && fields.len() >= 7)?;
         let gid = Gid::from_raw(fields[3].parse().ok()?);
         let others = groups.lines().filter_map(|line| {
             let fields: Vec<_> = line.split(':').collect();
             let is_member = fields.get(3)?.split(',').any(|member| member == name);
+            // It exists: the members are a later field (group(5)).
             let gid = fields[2].parse().ok().map(Gid::from_raw)?;
             is_member.then_some(gid)
         });

@@ -78,12 +78,14 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
     let there = known.iter().any(|name| name == CONGESTION);
     Ok(Peer {
         name: address.to_string().into(),
+        // Any number: it stays within this process.
         id: NodeId::new(1).expect("not 0"),
         address,
         key: None,
         key_id: 0,
         encapsulation: Encapsulation::Stream,
         source_addresses: Vec::new(),
+        // Warm hops need a key.
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions {
             congestion: there.then(|| CONGESTION.to_owned()),

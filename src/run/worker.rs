@@ -17,18 +17,19 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, Observed, PathSettings,
-    Source,
+    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, MultipathListener,
+    Observed, PathSettings, Source,
 };
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
 use posthaste_daemon::privileges;
 
-use super::child::Signals;
+use super::child::next_signal;
 use super::complaint::{self, Complaints};
 use super::via::Via;
 use super::{netns, policy};
+use crate::signals::Signals;
 
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
@@ -56,6 +57,7 @@ impl Worker {
         let mut settings = worker::Settings {
             index: 0,
             listeners: Vec::new(),
+            multipath: Vec::new(),
             socket_mark: 0,
             explicit: Vec::new(),
             fixed: Vec::new(),
@@ -83,10 +85,11 @@ impl Worker {
         let start = Instant::now();
         self.drain(LAST_WORDS_MAX);
         while start.elapsed() < LAST_WORDS_MAX && self.is_moving() {
-            if signals.next(PollTimeout::from(LOOK_MS)).is_some() {
+            if next_signal(signals, PollTimeout::from(LOOK_MS)).is_some() {
                 break;
             }
         }
+        // What is left has not moved for a while, or a signal has ended the wait.
         self.drain(Duration::ZERO);
         // A panic has printed its own message.
         let _ = self.thread.join();
@@ -129,11 +132,12 @@ fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
         let Some(port) = port else {
             bail!("a listener without a port");
         };
-        *(if ipv6 {
+        let of_family = if ipv6 {
             &mut ports.ipv6
         } else {
             &mut ports.ipv4
-        }) = Some(port);
+        };
+        *of_family = Some(port);
         worker.listeners.push(listener);
     }
     Ok(ports)
@@ -155,6 +159,7 @@ impl Capture {
             programs,
             netns,
             ports,
+            // Nothing is ever written to it: there are no events.
             silence: pipe2(OFlag::O_CLOEXEC)?,
         })
     }
@@ -228,6 +233,21 @@ impl Intercept for Capture {
     fn record_no_answer(&mut self, _flow: &Flow) {}
 
     fn block(&mut self) {}
+
+    /// The programs redirect connections, whatever protocol their sockets have.
+    fn set_multipath(&mut self, _ipv6: bool, _to: MultipathListener) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_token(&mut self, _token: u32, _server: Option<SocketAddr>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn has_token(&mut self, _token: u32) -> bool {
+        false
+    }
+
+    fn forward_joins(&mut self, _token: u32) {}
 
     fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
 

@@ -15,13 +15,11 @@ pub(super) struct Ended {
 
 /// Parses a log line of a finished relay.
 pub(super) fn ended(line: &str) -> Option<Ended> {
-    let mut fields = line.split_ascii_whitespace();
     let value = |name: &str| {
         let mut all = line.split_ascii_whitespace();
         all.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
     };
-    fields.find(|field| *field == "msg=relay")?;
-    if value("outcome")? != "finished" {
+    if value("msg")? != "relay" || value("outcome")? != "finished" {
         return None;
     }
     Some(Ended {

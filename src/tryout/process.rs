@@ -5,19 +5,21 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::os::fd::AsFd;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use posthaste_daemon::thread::lock;
 
 use super::Ended;
 use super::lines;
+use crate::signals::Signals;
 
 /// How long it may take to start.
 const READY: Duration = Duration::from_secs(30);
@@ -25,29 +27,10 @@ const READY: Duration = Duration::from_secs(30);
 const ENDED_MAX: usize = 100_000;
 const LOOK: Duration = Duration::from_millis(50);
 
-/// SIGINT and SIGTERM of this process, which end the trial.
-#[derive(Debug)]
-pub(super) struct Signals(SignalFd);
-
-impl Signals {
-    /// Blocks them from now on.
-    pub(super) fn block() -> anyhow::Result<Self> {
-        let mut wanted = SigSet::empty();
-        wanted.add(Signal::SIGINT);
-        wanted.add(Signal::SIGTERM);
-        wanted.thread_block().context("block signals")?;
-        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let fd = SignalFd::with_flags(&wanted, flags).context("open a descriptor of signals")?;
-        Ok(Self(fd))
-    }
-
-    /// Waits for `time`; returns whether a signal arrived.
-    pub(super) fn wait(&self, time: Duration) -> bool {
-        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut waiting, timeout);
-        matches!(self.0.read_signal(), Ok(Some(_)))
-    }
+/// Waits for `time`; returns whether a signal arrived.
+pub(super) fn is_signalled(signals: &Signals, time: Duration) -> bool {
+    let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    signals.wait(timeout).is_some()
 }
 
 /// The process.
@@ -74,6 +57,7 @@ impl Node {
         // SAFETY: two system calls and nothing else, which is allowed between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                // The mask is inherited, and the node must receive its SIGTERM.
                 SigSet::all().thread_unblock()?;
                 Ok(prctl::set_pdeathsig(Signal::SIGTERM)?)
             });
@@ -109,28 +93,29 @@ impl Node {
     /// Waits for its end; a signal resets its connections.
     pub(super) fn wait_until_ended(&mut self, signals: &Signals) {
         while self.failure().is_none() {
-            if signals.wait(LOOK) {
-                let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+            if is_signalled(signals, LOOK) {
                 // A second signal ends the drain early.
-                let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
+                self.terminate();
             }
         }
     }
 
+    fn terminate(&self) {
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        // It may have ended: its id is free only once it was waited for.
+        let _ = kill(pid, Signal::SIGTERM);
+    }
+
     /// The relays that have finished.
     pub(super) fn ended(&self) -> Vec<Ended> {
-        self.ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.ended).clone()
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         if self.failure().is_none() {
-            let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
-            let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
+            self.terminate();
             let _ = self.child.wait();
         }
     }
@@ -140,7 +125,7 @@ impl Drop for Node {
 fn follow(log: impl BufRead, kept: &Mutex<Vec<Ended>>) {
     for line in log.lines().map_while(Result::ok) {
         if let Some(ended) = lines::ended(&line) {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = lock(kept);
             if kept.len() < ENDED_MAX {
                 kept.push(ended);
             }

@@ -58,6 +58,7 @@ pub(super) fn services(observed: &Observed, ended: &[Ended]) -> Vec<Service> {
             first_byte_ms: median(samples.first),
         })
         .collect();
+    // Stable: services with as many connections stay in the order of their addresses.
     services.sort_by_key(|service| std::cmp::Reverse(service.relayed));
     services
 }
@@ -107,9 +108,8 @@ pub(super) fn text(outcome: &Outcome) -> String {
             ms(service.first_byte_ms),
         ]
     });
-    let rows: Vec<_> = std::iter::once(head.map(Into::into)).chain(rows).collect();
     text.push('\n');
-    text + &table(&rows, 1)
+    text + &table(head, rows, 1)
 }
 
 #[cfg(test)]

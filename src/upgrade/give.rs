@@ -73,6 +73,7 @@ impl Listener {
         bound.with_context(|| format!("bind {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
             .context("set the mode of the hand-over socket")?;
+        // Successors are admitted one after the other.
         socket.listen(1).context("listen for a successor")?;
         socket
             .set_nonblocking(true)
@@ -120,9 +121,11 @@ impl Successor {
         node.set_followed(true)?;
         let stepped = self.step_back(claim);
         if let Err(error) = stepped {
+            // The other process has failed: the programs of this one handle every packet again.
             node.set_followed(false)?;
             return Err(error);
         }
+        // Nothing is reverted from here on: the successor may have the claim.
         node.replace(pid);
         Ok(Replacing(self.0))
     }
@@ -130,6 +133,7 @@ impl Successor {
     fn check(&self, node: &impl Giver) -> anyhow::Result<i32> {
         let peer = getsockopt(self.0.socket(), PeerCredentials)
             .context("read the credentials of the requester")?;
+        // Besides the mode of the file: with the answer goes every listener of the node.
         if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
             bail!("it runs as another user");
         }

@@ -31,6 +31,7 @@ impl Predecessors {
     /// Those that still run.
     pub(super) fn of(peers: Vec<Peer>) -> Self {
         let live = peers.into_iter().filter_map(|peer| {
+            // Refers to this process for good; its id may be given to another one.
             let process = open_pidfd(Pid::from_raw(i32::try_from(peer.pid).ok()?))?;
             Some(Predecessor { peer, process })
         });
@@ -72,6 +73,7 @@ impl Predecessors {
         for one in &self.0 {
             let peer = one.peer.clone();
             let report = move || drain(&peer.socket, deadline);
+            // In threads: one that hangs must not delay the others.
             let _ = std::thread::Builder::new()
                 .stack_size(256 << 10)
                 .spawn(report);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use anyhow::{Context, bail, ensure};
 use nix::unistd::{dup2_stderr, dup2_stdout};
@@ -13,6 +13,7 @@ use super::wire::{self, Channel, Descriptor, Kind, Message, Offer, Routing};
 use super::{Predecessors, STEP_TIME_MAX};
 use crate::host::{self, REPLACED_MAX};
 use posthaste_config::Config;
+use posthaste_daemon::thread::lock;
 
 /// A take-over in progress.
 #[derive(Debug)]
@@ -44,11 +45,13 @@ impl Succession {
             Message::Refused { reason } => bail!("{reason}"),
             other => bail!("the running node sent {other:?}"),
         };
+        // Before anything is taken over: until here the running node is as it was.
         check(&offer, config)?;
         let sockets = Sockets::receive(&channel)?;
         let [stdout, stderr] = output.as_slice() else {
             bail!("the running node gives no standard output");
         };
+        // So that the log continues where the predecessor wrote it.
         dup2_stdout(stdout).context("take over standard output")?;
         dup2_stderr(stderr).context("take over standard error")?;
         Ok(Self {
@@ -135,13 +138,13 @@ pub(crate) struct Barrier(Arc<(Mutex<bool>, Condvar)>);
 impl Barrier {
     /// Releases them.
     pub(crate) fn open(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.0.0) = true;
         self.0.1.notify_all();
     }
 
     /// Waits until it is open.
     pub(crate) fn pass(&self) {
-        let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = lock(&self.0.0);
         let passed = self.0.1.wait_while(open, |open| !*open);
         drop(passed);
     }

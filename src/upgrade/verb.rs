@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -22,6 +22,7 @@ use crate::api::Status;
 use crate::client;
 use crate::verb::{self, AdminArgs};
 use posthaste_config::{ADMIN_SOCKET, Config};
+use posthaste_daemon::thread::lock;
 
 /// What a successor writes when it has taken over. Any other text is the error.
 const DONE: &str = "done";
@@ -62,11 +63,13 @@ pub(crate) fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     };
     let running = client::status_of(&admin.socket)?;
     if args.if_needed && running.process.binary == binary_identity() {
+        // The reload reports which changed keys only a new process can apply.
         let waiting = client::reload_at(&admin)?;
         if waiting.is_empty() {
             return Ok(());
         }
     }
+    // systemd accepts as main process only what runs in the unit, as its reload command does.
     let supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     if running.process.supervised && !supervised {
         bail!("systemd has started the running node: systemctl reload posthaste upgrades it");
@@ -91,6 +94,7 @@ fn socket(args: &UpgradeArgs) -> anyhow::Result<PathBuf> {
 }
 
 fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Result<Upgraded> {
+    // Not a pipe: the guard inherits the successor's end, and only a shutdown ends that copy too.
     let (mut ours, theirs) = UnixStream::pair().context("make a pipe to the new process")?;
     let most = Some(START_TIME_MAX + 2 * STEP_TIME_MAX);
     ours.set_read_timeout(most).context("bound the wait")?;
@@ -188,7 +192,7 @@ impl Word {
     }
 
     fn write(&self, text: &str) {
-        let word = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let word = lock(&self.0).take();
         if let Some(mut word) = word {
             // The reader may be gone. The shutdown also ends the copy that the guard has.
             let _ = word.write_all(text.as_bytes());
@@ -201,6 +205,7 @@ impl Word {
 pub(crate) fn binary_identity() -> String {
     match fs::metadata("/proc/self/exe") {
         Ok(file) => format!(
+            // An inode may be reused for a new file, so its time counts, too.
             "{}:{}:{}.{}",
             file.dev(),
             file.ino(),

@@ -127,6 +127,7 @@ pub(super) struct Channel(Socket);
 
 /// A socket as both sides use it.
 pub(super) fn socket() -> anyhow::Result<Socket> {
+    // Keeps messages apart, each with its descriptors.
     Socket::new(Domain::UNIX, Type::SEQPACKET.cloexec(), None).context("make a unix socket")
 }
 
@@ -178,6 +179,7 @@ impl Channel {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let mut space = cmsg_space!([std::os::fd::RawFd; DESCRIPTORS_MAX]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
+        // A program that another thread starts meanwhile must not inherit the listeners.
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let got = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags);
         let got = got.context("wait for the other process")?;
@@ -189,6 +191,7 @@ impl Channel {
             }
         }
         let length = got.bytes;
+        // No message is empty: this is the end of the connection.
         if length == 0 {
             bail!("the other process has ended");
         }

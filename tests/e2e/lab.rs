@@ -92,7 +92,8 @@ fn small_overlay() {
     let record = record(output.path());
     for subject in ["direct", "chain, cold", "chain, warm", "reverse proxy"] {
         let samples = record.samples.iter();
-        let of = samples.filter(|samples| samples.labels["subject"] == subject);
+        let times = samples.filter(|samples| samples.quantity.starts_with("time to"));
+        let of = times.filter(|samples| samples.labels["subject"] == subject);
         assert_eq!(
             of.count(),
             6,
@@ -116,9 +117,14 @@ fn small_router_churn() {
     let churn = RouterChurn::parse_from(words(output.path(), &few));
     router_churn::run(&churn.args).expect("every connection ends as without a node");
     let record = record(output.path());
-    let [kinds, faults] = [0, 1].map(|table: usize| &record.tables[table].rows);
+    let count = |label: &str, quantity: &str, node: &str| {
+        let samples = record.samples.iter().filter(|one| one.quantity == quantity);
+        let of = samples.filter(|one| one.labels.contains_key(label) && one.labels["node"] == node);
+        of.map(|one| one.values[0]).collect::<Vec<f64>>()
+    };
+    let kinds = count("kind", "connections", "with");
     assert_eq!(kinds.len(), 11, "{kinds:?}");
-    let count = |row: &Vec<String>| row[1].parse::<u64>().unwrap();
-    assert_eq!(kinds.iter().map(count).sum::<u64>(), 2000);
-    assert_eq!(faults.iter().map(count).sum::<u64>(), 10, "{faults:?}");
+    assert_eq!(kinds.iter().sum::<f64>(), 2000.0);
+    let faults = count("meanwhile", "times", "with");
+    assert_eq!(faults.iter().sum::<f64>(), 10.0, "{faults:?}");
 }

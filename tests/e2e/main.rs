@@ -30,6 +30,7 @@ mod last_words;
 mod loops;
 mod low_ports;
 mod measuring;
+mod multipath;
 mod neighbour;
 mod observing;
 mod odd_clients;

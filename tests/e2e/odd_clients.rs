@@ -210,7 +210,10 @@ fn multipath_falls_back() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start(
+            &network,
+            &format!("{}multipath = \"off\"\n", accepting(mode)),
+        );
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let connect = || -> io::Result<TcpStream> {

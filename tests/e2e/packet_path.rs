@@ -13,17 +13,19 @@ use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::support::{
-    PORT, Pair, accept, counter, dial, dial_with, errno, expect_end, expect_reset, firewall,
-    firewall_script, firewall_text, line, listen, network, remove_firewall, reset, start_in,
-    target, until,
+    PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
+    firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
+    start_in, target, until,
 };
 
 mod ends;
 mod forged;
 mod icmp;
+mod late;
 mod learning;
 pub(crate) mod lifetime;
 mod reload;
+mod report;
 mod resend;
 mod tuples;
 

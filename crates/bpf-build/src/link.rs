@@ -78,6 +78,7 @@ pub(crate) enum Use {
 
 /// Links an object.
 pub(crate) fn link(name: &str, file: &[u8]) -> Result<(Linked, Btf)> {
+    // Before the relocations, which pass over what nothing defines.
     defined(file).with_context(|| format!("link {name}"))?;
     let mut object = Object::parse(file).with_context(|| format!("read {name}"))?;
     let btf = object.btf.as_ref().context("no type information")?;
@@ -160,6 +161,7 @@ fn maps(object: &Object) -> Result<(Vec<Map>, Vec<String>)> {
             }),
         });
     }
+    // `aya-obj` lists them in a random order, and the numbers of maps must not depend on it.
     maps.sort_by_key(|map| (map.name == VARIABLES, map.name.clone()));
     settings.sort();
     Ok((maps, settings))
@@ -182,6 +184,7 @@ fn relocate(object: &mut Object, maps: &[Map], settings: &[String]) -> Result<()
     let names: Vec<String> = names.collect();
     let numbered = (0..).zip(&names);
     let numbered = numbered.map(|(number, name)| (name.as_str(), number, &declared[name]));
+    // Before the calls: functions are copied behind each caller with their loads complete.
     object.relocate_maps(numbered, &code)?;
     object.relocate_calls(&code)?;
     Ok(())
@@ -214,6 +217,7 @@ fn types(section: &ProgramSection) -> Result<(bpf_prog_type, Option<bpf_attach_t
 
 /// An instruction as the kernel reads it: opcode, registers, offset, immediate.
 fn number(instruction: &bpf_insn) -> u64 {
+    // struct bpf_insn has the destination in the low half of the byte (linux/bpf.h).
     let registers = instruction.dst_reg() | instruction.src_reg() << 4;
     u64::from(instruction.code)
         | u64::from(registers) << 8
@@ -236,9 +240,11 @@ fn uses(instructions: &[u64], maps: usize) -> Result<Vec<(usize, Use)>> {
             OF_MAP if number < maps => found.push((at, Use::Map(number))),
             OF_MAP => found.push((at, Use::Setting(number - maps))),
             OF_MAP_VALUE => {
+                // The immediate of the second half is the offset into the value.
                 let offset = usize::try_from(instructions[at + 1] >> 32)?;
                 found.push((at, Use::Variable(number, offset)));
             }
+            // A number of 64 bits.
             _ => (),
         }
         // The second half of a wide load is no instruction.

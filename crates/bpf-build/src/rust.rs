@@ -13,6 +13,7 @@ pub(crate) fn write(to: &mut String, name: &str, object: &Linked) {
         to.push('\n');
     };
     text(format!("pub(crate) mod {name} {{"));
+    // The crate that includes this defines them: one loader for all objects.
     text("use super::{MapSpec, Object, ProgramSpec, Use};".to_owned());
     let maps: String = object.maps.iter().map(map).collect();
     let programs: String = object.programs.iter().map(program).collect();
@@ -53,6 +54,7 @@ fn program(program: &Program) -> String {
     let code: String = program
         .instructions
         .iter()
+        // Hexadecimal: opcode and registers can be read in the last bytes.
         .map(|instruction| format!("{instruction:#x}, "))
         .collect();
     format!(

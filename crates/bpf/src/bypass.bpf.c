@@ -616,7 +616,7 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->promised_shift = client->relay_shift;
 	made->node_shift = server->relay_shift;
 	made->client_ack = server->end_ack + server->delta;
-	made->server_ack = client->end_ack;
+	made->server_ack = client->end_ack + client->delta;
 	made->was_relayed = made->is_long = true;
 	if (client->has_fin)
 		made->ended |= PACKET_FIN_CLIENT;

@@ -73,7 +73,9 @@ impl Bypass {
             let theirs = redirect::shared(object, number, shared);
             match theirs.or_else(|| packet_path.map(object.maps[number].name)) {
                 Some(map) => Ok(map),
-                None if number == map::BYPASS_PAIRS => lasting(object, number, packet_path.pins()),
+                None if number == map::BYPASS_PAIRS => {
+                    lasting(object, number, None, packet_path.pins())
+                }
                 None => object.make(number, None),
             }
         });

@@ -4,7 +4,7 @@
  * milliseconds for them.
  *
  * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment,
- * parse_syn_option
+ * parse_syn_option, join_connection
  *                 called by `redirect`, to continue with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by user space, injects a frame at a device
@@ -67,10 +67,7 @@ struct {
 
 static __always_inline bool has_failed(const struct packet *pkt)
 {
-	struct destination key = {
-		.ip = pkt->flow.server,
-		.port = pkt->flow.server_port,
-	};
+	struct destination key = destination_of(pkt);
 	__u64 *until = bpf_map_lookup_elem(&failed_destinations, &key);
 
 	return until && bpf_ktime_get_ns() < *until;
@@ -170,6 +167,79 @@ static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct pac
 	return admit_syn(skb, pkt, &event);
 }
 
+/* The listener of a worker for Multipath TCP, or NULL. The node's alone: another process
+ * may listen there after a worker died. Its address is given by the first and the last
+ * word, of which IPv4 has the last. */
+static __always_inline struct bpf_sock *find_multipath(struct __sk_buff *skb, struct packet *pkt,
+						       __be32 first, __be32 last, __be16 port)
+{
+	struct bpf_sock *sk;
+
+	fill_tuple(pkt);
+	if (pkt->family == AF_INET) {
+		pkt->tuple.ipv4.daddr = last;
+		pkt->tuple.ipv4.dport = port;
+	} else {
+		pkt->tuple.ipv6.daddr[0] = first;
+		pkt->tuple.ipv6.daddr[1] = 0;
+		pkt->tuple.ipv6.daddr[2] = 0;
+		pkt->tuple.ipv6.daddr[3] = last;
+		pkt->tuple.ipv6.dport = port;
+	}
+	sk = bpf_skc_lookup_tcp(skb, &pkt->tuple, pkt->tuple_bytes, BPF_F_CURRENT_NETNS, 0);
+	if (sk && owner_by(sk) != OWNER_LISTENER) {
+		bpf_sk_release(sk);
+		return NULL;
+	}
+	return sk;
+}
+
+/* The same for MP_CAPABLE. */
+static __always_inline struct bpf_sock *find_capable(struct __sk_buff *skb, struct packet *pkt,
+						     __u32 key)
+{
+	struct multipath_listener *listener = multipath_listener(key);
+	__be32 loopback = pkt->family == AF_INET ? bpf_htonl(0x7f000001) : bpf_htonl(1);
+
+	if (!listener)
+		return NULL;
+	return find_multipath(skb, pkt, 0, loopback, listener->port);
+}
+
+/* Gives a SYN with MP_CAPABLE to the worker's listener. Paths may join from the third
+ * ACK on, before the worker has accepted the connection. */
+static __always_inline void give_capable(struct __sk_buff *skb, struct packet *pkt, __u32 key)
+{
+	struct bpf_sock *listener = find_capable(skb, pkt, key);
+	struct destination to = destination_of(pkt);
+	__u64 until = bpf_ktime_get_ns() + JOINS_EXPECTED_NS;
+
+	if (!listener)
+		return;
+	bpf_sk_assign(skb, listener, 0);
+	bpf_sk_release(listener);
+	bpf_map_update_elem(&expected_joins, &to, &until, BPF_ANY);
+	count(STAT_MULTIPATH_CONVERTED);
+	deliver(skb);
+}
+
+/* Whether the SYN requests Multipath TCP, and its rule leaves that to the server. So does
+ * a node that cannot convert: the client keeps what it had. */
+static __always_inline bool passes_multipath(struct __sk_buff *skb, const struct packet *pkt,
+					     const struct options *options)
+{
+	__u32 multipath = skb->cb[MESSAGE_ACTION] >> 16;
+	__u32 key = listener_key(this_worker(), pkt);
+
+	if (options->kind != OPTIONS_CAPABLE || (skb->cb[MESSAGE_ACTION] & 0xff) != ACTION_RELAY)
+		return false;
+	if (multipath == MULTIPATH_OFF ||
+	    (multipath == MULTIPATH_CONVERT && multipath_listener(key)))
+		return false;
+	count(STAT_MULTIPATH_PASSED);
+	return true;
+}
+
 /*
  * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an earlier
  * connection on the same tuple, the kernel must see the SYN itself (it checks sequence
@@ -182,16 +252,22 @@ static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct pac
 SEC("classifier")
 int open_flow(struct __sk_buff *skb)
 {
-	bool waiting = skb->cb[MESSAGE_ACTION] >> 8;
+	bool waiting = (skb->cb[MESSAGE_ACTION] >> 8) & 0xff;
 	__u32 at, action, key = NO_LISTENER;
+	struct options options = {};
 	struct packet pkt = {};
+	bool capable;
 
 	at = resume(skb, &pkt);
 	if (!at)
 		return TC_ACT_UNSPEC;
 	action = SYN_PASS;
-	if (is_sound(skb, &pkt, at) && !is_foreign(skb, &pkt, at))
-		action = lookup_rule(skb, &pkt);
+	look_at_options(skb, &pkt, at, &options);
+	capable = options.kind == OPTIONS_CAPABLE &&
+		  skb->cb[MESSAGE_ACTION] >> 16 == MULTIPATH_CONVERT;
+	if (is_sound(skb, &pkt, at) && !is_foreign(&options))
+		action = passes_multipath(skb, &pkt, &options) ? SYN_PASS :
+								 lookup_rule(skb, &pkt);
 	else
 		waiting = false;
 	if (action == SYN_PASS) {
@@ -205,7 +281,10 @@ int open_flow(struct __sk_buff *skb)
 		count(STAT_REDIRECTED);
 	}
 	if (!waiting && action != SYN_PASS) {
-		give(skb, key);
+		if (capable)
+			give_capable(skb, &pkt, key);
+		else
+			give(skb, key);
 		/* Its listener may be gone: then the SYN is forwarded. */
 		if (!(skb->mark & redirect_mark))
 			bpf_map_delete_elem(&hidden, &pkt.flow);
@@ -286,6 +365,16 @@ GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 	return 0;
 }
 
+/* Whether an ACK returns the SYN cookie of this listener. */
+static __always_inline bool is_valid_cookie(struct packet *pkt, struct bpf_sock *listener)
+{
+	if (pkt->family == AF_INET)
+		return !bpf_tcp_check_syncookie(listener, &pkt->ip.v4, sizeof(pkt->ip.v4),
+						&pkt->tcp, sizeof(pkt->tcp));
+	return !bpf_tcp_check_syncookie(listener, &pkt->ip.v6, sizeof(pkt->ip.v6), &pkt->tcp,
+					sizeof(pkt->tcp));
+}
+
 /*
  * An ACK without a socket. It may complete an observed handshake. Or it is the last ACK
  * of a handshake that the listener answered with a SYN cookie, which has no socket yet;
@@ -294,34 +383,116 @@ GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 SEC("classifier")
 int check_cookie(struct __sk_buff *skb)
 {
+	struct options options = {};
 	struct bpf_sock *listener;
 	struct packet pkt = {};
 	struct half_open *half_open;
 	struct flow flow;
-	__u32 key;
-	long valid;
+	__u32 at, key;
+	bool valid;
 
-	if (!resume(skb, &pkt))
+	at = resume(skb, &pkt);
+	if (!at)
 		return TC_ACT_UNSPEC;
 	learn(skb, &pkt);
 	flow = pkt.flow;
 	half_open = find_half_open(&flow);
 	key = listener_key(half_open ? half_open->worker : this_worker(), &pkt);
-	listener = bpf_map_lookup_elem(&listeners, &key);
+	if (multipath_listener(key))
+		look_at_options(skb, &pkt, at, &options);
+	listener = options.kind == OPTIONS_CAPABLE ? find_capable(skb, &pkt, key) :
+						     bpf_map_lookup_elem(&listeners, &key);
 	if (!listener)
 		return go_on(&pkt);
-	if (pkt.family == AF_INET)
-		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v4, sizeof(pkt.ip.v4), &pkt.tcp,
-						sizeof(pkt.tcp));
-	else
-		valid = bpf_tcp_check_syncookie(listener, &pkt.ip.v6, sizeof(pkt.ip.v6), &pkt.tcp,
-						sizeof(pkt.tcp));
-	bpf_sk_release(listener);
+	valid = is_valid_cookie(&pkt, listener);
 	/* With a half-open entry it is from a node whose SYN had an option. */
-	if (valid != 0 || (!half_open && !forwardable(skb, &pkt)))
+	if (!valid || (!half_open && !forwardable(skb, &pkt))) {
+		bpf_sk_release(listener);
 		return go_on(&pkt);
+	}
 	count(STAT_COOKIES);
-	return give(skb, key);
+	bpf_sk_assign(skb, listener, 0);
+	bpf_sk_release(listener);
+	return deliver(skb);
+}
+
+/* Whether a connection to this destination may be about to be accepted. */
+static __always_inline bool expects_join(const struct packet *pkt)
+{
+	struct destination to = destination_of(pkt);
+	__u64 *until = bpf_map_lookup_elem(&expected_joins, &to);
+
+	return until && bpf_ktime_get_ns() < *until;
+}
+
+/* Gives a join to the worker that has its connection, at the listener with the port of
+ * the destination: the kernel joins by the token whatever the listener, but refuses one
+ * with another port than the connection's. */
+static __always_inline int give_join(struct __sk_buff *skb, struct packet *pkt,
+				     const struct multipath_token *token)
+{
+	__u32 key = token->worker * 2 + (pkt->family == AF_INET6);
+	struct multipath_listener *to = multipath_listener(key);
+	struct bpf_sock *listener;
+
+	if (to) {
+		/* No address of a host: of 240.0.0.0/4 (RFC 1112 section 4), or 100::/64
+		 * (RFC 6666). */
+		listener = find_multipath(skb, pkt, bpf_htonl(0x01000000), to->joins,
+					  pkt->flow.server_port);
+		if (listener) {
+			bpf_sk_assign(skb, listener, 0);
+			bpf_sk_release(listener);
+			count(STAT_JOINS);
+			return deliver(skb);
+		}
+	}
+	count(STAT_JOINS_REFUSED);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline bool is_server_of(const struct multipath_token *token,
+					 const struct packet *pkt)
+{
+	const __u32 *one = token->server.word, *other = pkt->flow.server.word;
+
+	return token->port == pkt->flow.server_port && one[0] == other[0] && one[1] == other[1] &&
+	       one[2] == other[2] && one[3] == other[3];
+}
+
+/*
+ * A SYN with MP_JOIN of a flow that this host would forward. With the token of a
+ * connection of the node it joins that. Otherwise the connection may be accepted at this
+ * moment: then the worker holds the SYN, and injects it again when the token is known or
+ * some milliseconds have passed. All others are forwarded.
+ */
+SEC("classifier")
+int join_connection(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_JOIN };
+	struct multipath_token *token;
+	__u32 at, worker = this_worker();
+	struct options options = {};
+	struct packet pkt = {};
+
+	at = resume(skb, &pkt);
+	if (!at || !is_sound(skb, &pkt, at))
+		return TC_ACT_UNSPEC;
+	look_at_options(skb, &pkt, at, &options);
+	token = bpf_map_lookup_elem(&multipath_tokens, &options.token);
+	/* Tokens are unique at one host only: another's may be equal. */
+	if (token && is_server_of(token, &pkt))
+		return give_join(skb, &pkt, token);
+	if (!expects_join(&pkt) || is_draining(worker) ||
+	    bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
+		count(STAT_JOINS_UNKNOWN);
+		return TC_ACT_UNSPEC;
+	}
+	event.flow = pkt.flow;
+	if (!report(skb, &pkt, &event, worker, NULL))
+		return TC_ACT_UNSPEC;
+	count(STAT_JOINS_HELD);
+	return TC_ACT_SHOT;
 }
 
 /* State of the search for a SYN option. */

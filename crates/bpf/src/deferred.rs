@@ -93,6 +93,7 @@ impl Deferred {
             program::REDIRECT_ICMP_ERROR,
             program::REDIRECT_FRAGMENT,
             program::PARSE_SYN_OPTION,
+            program::JOIN_CONNECTION,
         ];
         tail_calls.fill(in_order.iter().map(|number| self.programs[*number].as_fd()))
     }

@@ -27,7 +27,10 @@ pub(crate) fn whole<T: Copy + Structure>(raw: &[u8]) -> Option<T> {
 pub(crate) trait Structure {}
 impl Structure for types::destination {}
 impl Structure for types::event_head {}
-impl Structure for types::packet_control {}
+impl Structure for types::packet_client {}
+impl Structure for types::packet_flow {}
+impl Structure for types::packet_key {}
+impl Structure for types::packet_profile {}
 impl Structure for types::profile {}
 impl Structure for types::profile_key {}
 

@@ -139,7 +139,7 @@ impl Object {
             btf: types.as_fd(),
             functions: spec.functions,
         };
-        // Writing a log slows the verifier: only a second attempt asks for it.
+        // Writing a log slows the verifier: only a second attempt requests it.
         let fd = sys::load(&code, None).map_err(|source| Error::Load {
             what: spec.name,
             source,
@@ -270,6 +270,16 @@ impl Map {
             self.update(&key.to_ne_bytes(), &fd)?;
         }
         Ok(())
+    }
+
+    /// Whether it has no key.
+    pub(crate) fn is_empty(&self) -> Result<bool, Error> {
+        let mut is_empty = true;
+        self.walk(|_| {
+            is_empty = false;
+            Ok(false)
+        })?;
+        Ok(is_empty)
     }
 
     /// The number of keys.

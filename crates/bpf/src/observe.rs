@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_relay::intercept::Path;
+use posthaste_relay::intercept::ObservedPath;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
@@ -74,8 +74,8 @@ pub enum Trust {
 }
 
 /// The path that an observed connection took; the programs write 0 where none was observed.
-pub(crate) fn path(ifindex: u32, mss: u16) -> Option<Path> {
-    (ifindex != 0).then_some(Path { ifindex, mss })
+pub(crate) fn path(ifindex: u32, mss: u16) -> Option<ObservedPath> {
+    (ifindex != 0).then_some(ObservedPath { ifindex, mss })
 }
 
 /// The profile of connections of a client with a service.
@@ -88,7 +88,7 @@ pub struct Profile {
     /// Its state.
     pub trust: Trust,
     /// The path of its connections.
-    pub path: Option<Path>,
+    pub path: Option<ObservedPath>,
     /// Round trip between this host and the client, at its handshake.
     pub client_rtt: Duration,
     /// Round trip between this host and the server.

@@ -74,7 +74,8 @@ enum message {
 	MESSAGE_L2_BYTES,
 	MESSAGE_RULE,    /* and above its 16 bits the generation */
 	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches; and above its
-			  * 8 bits whether the SYN met a TIME_WAIT socket */
+			  * 8 bits whether the SYN met a TIME_WAIT socket, above 16 the rule's
+			  * enum multipath */
 	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial, above 16 the MSS that
 			  * was observed */
 	MESSAGE_OUT,     /* the interface by which the observed SYN left */

@@ -6,24 +6,30 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use posthaste_relay::flow::Flow;
+
 use crate::error::Error;
-use crate::layout::whole;
 use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};
-use crate::objects::types;
 use crate::redirect::{self, Settings};
 use crate::sys;
 
 pub(crate) mod pins;
+pub(crate) mod report;
+mod sweep;
+#[cfg(test)]
+mod tests;
 
 use pins::Pins;
+use report::{Admissions, PacketFlow, PacketKnowledge};
+use sweep::Sweep;
 
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
@@ -38,13 +44,12 @@ const LASTING: [usize; 6] = [
 ];
 /// Time between two rounds of [`Keeper`].
 ///
-/// A SYN that is lost behind the node is late by as much; a round reads the whole table.
+/// A SYN that is lost behind the node is late by as much, or by more if the table is so large that a
+/// round reads a part of it.
 const ROUND: Duration = Duration::from_millis(500);
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
-/// What the keeper of a living node passes to the sweep in `cb[0]`.
-const ALIVE: u32 = 1;
 /// `ETH_P_IP`, `ETH_P_IPV6`
 const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
@@ -69,7 +74,8 @@ pub(crate) struct PacketPath {
 /// The work that the programs cannot do on their own, in a thread.
 #[derive(Debug)]
 struct Keeper {
-    control: Arc<Map>,
+    walk: Sweep,
+    subject: Arc<Map>,
     sweep: Arc<Program>,
     resend: Program,
     replaced: Arc<AtomicBool>,
@@ -102,10 +108,13 @@ impl PacketPath {
         pins: Option<Pins>,
     ) -> Result<Self, Error> {
         let object = &packet_path::OBJECT;
+        let entries = |number| (number == map::PACKET_FLOWS).then_some(settings.packet_flows);
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
-            None if LASTING.contains(&number) => lasting(object, number, pins.as_ref()),
+            None if LASTING.contains(&number) => {
+                lasting(object, number, entries(number), pins.as_ref())
+            }
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -132,7 +141,8 @@ impl PacketPath {
         let replaced = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
             replaced: Arc::clone(&replaced),
-            control: Arc::clone(&maps[map::PACKET_CONTROL]),
+            walk: Sweep::new(&maps[map::PACKET_FLOWS]),
+            subject: Arc::clone(&maps[map::PACKET_SUBJECT]),
             sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
@@ -180,6 +190,11 @@ impl PacketPath {
             }
         }
         self.own()
+    }
+
+    /// Leaves SYNs to the sockets of relays, of which there may be some from now on.
+    pub(crate) fn spare_relays(&self) -> Result<(), Error> {
+        self.maps[map::PACKET_RELAYS].update(&[0; 4], &1_u32.to_ne_bytes())
     }
 
     /// Leaves new flows to a successor: without it the programs take none.
@@ -233,6 +248,27 @@ impl PacketPath {
         Some(Arc::clone(&self.maps[at]))
     }
 
+    /// At most `most` flows, in no order.
+    pub(crate) fn flows(&self, most: usize) -> Result<Vec<PacketFlow>, Error> {
+        report::flows(&self.maps[map::PACKET_FLOWS], most)
+    }
+
+    /// The entries of the flow table: an earlier process' may have other ones than this node's.
+    pub(crate) fn flows_max(&self) -> io::Result<u32> {
+        sys::entries(self.maps[map::PACKET_FLOWS].as_fd())
+    }
+
+    /// What decides whether a flow is taken at `now` (CLOCK_MONOTONIC).
+    pub(crate) fn knowledge(
+        &self,
+        flow: &Flow,
+        admissions: Admissions,
+        now: Duration,
+    ) -> Result<PacketKnowledge, Error> {
+        let maps = [map::PACKET_PROFILES, map::PACKET_CLIENTS];
+        report::knowledge(maps.map(|map| &*self.maps[map]), flow, admissions, now)
+    }
+
     /// The loaded programs, for the tests.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Program> {
         self.programs.iter().map(Arc::as_ref)
@@ -246,9 +282,9 @@ impl Drop for PacketPath {
             keeper.thread().unpark();
             let _ = keeper.join();
         }
-        let flows = self.maps[map::PACKET_FLOWS].count();
+        let flows = &self.maps[map::PACKET_FLOWS];
         if let Some(pins) = &self.pins
-            && flows.is_ok_and(|count| count == 0)
+            && flows.is_empty().is_ok_and(|empty| empty)
             && pins.pairs_left() == 0
         {
             pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
@@ -257,7 +293,7 @@ impl Drop for PacketPath {
 }
 
 impl Keeper {
-    fn run(&self, stops: &AtomicBool) {
+    fn run(mut self, stops: &AtomicBool) {
         // Threads inherit the privileges of the start, which this one outlives.
         let _ = sys::keep_capabilities(CAPABILITIES);
         while !stops.load(Ordering::Relaxed) {
@@ -268,45 +304,45 @@ impl Keeper {
 
     /// Shows that the node lives and has its place, removes flows that have ended, and has lost SYNs
     /// sent again.
-    fn round(&self) {
+    fn round(&mut self) {
         let is_replaced = self.replaced.load(Ordering::Relaxed);
-        let _ = sweep(self.sweep.as_fd(), if is_replaced { 0 } else { ALIVE });
-        let mut control = vec![0; size_of::<types::packet_control>()];
-        let read = self.control.look_up(&[0; 4], &mut control);
-        let control = whole::<types::packet_control>(&control);
-        let is_due = read.is_ok() && control.is_some_and(|control| control.due > 0);
-        if is_due && !is_replaced {
-            for protocol in PROTOCOLS {
-                let mut frame = [0; 64];
-                frame[12..14].copy_from_slice(&protocol.to_be_bytes());
-                let _ = sys::run(self.resend.as_fd(), &frame, &[0; CONTEXT_WORDS], None);
+        if !is_replaced {
+            let _ = sweep::show_life(self.sweep.as_fd());
+        }
+        let round = self.walk.round(self.sweep.as_fd()).unwrap_or_default();
+        if !is_replaced {
+            for key in sweep::each(&round.due) {
+                let _ = self.resend(key);
             }
         }
     }
-}
 
-/// Removes flows that have ended; how many are left.
-fn sweep(program: BorrowedFd<'_>, alive: u32) -> io::Result<u32> {
-    let mut context = [0; CONTEXT_WORDS];
-    context[CONTEXT_CB] = alive;
-    // The kernel runs a program only on a frame with a context.
-    sys::run(program, &[0; 64], &context, None)
+    /// Sends the SYN of a flow again, if it is due.
+    fn resend(&self, key: &[u8]) -> Result<(), Error> {
+        self.subject.update(&[0; 4], key)?;
+        let family = usize::from(!sweep::is_ipv4(key));
+        let mut frame = [0; 64];
+        frame[12..14].copy_from_slice(&PROTOCOLS[family].to_be_bytes());
+        let ran = sys::run(self.resend.as_fd(), &frame, &[0; CONTEXT_WORDS], None);
+        ran.map(drop).map_err(Error::map("run", "packet_resend"))
+    }
 }
 
 /// A map that an earlier process pinned, or a new one, pinned.
 pub(crate) fn lasting(
     object: &Object,
     number: usize,
+    entries: Option<u32>,
     pins: Option<&Pins>,
 ) -> Result<Arc<Map>, Error> {
     let Some(pins) = pins else {
-        return object.make(number, None);
+        return object.make(number, entries);
     };
     let pin = pins.path(object.maps[number].name);
     if let Ok(map) = sys::pinned(&pin) {
         return Ok(object.adopt(number, map));
     }
-    let map = object.make(number, None)?;
+    let map = object.make(number, entries)?;
     sys::pin(map.as_fd(), &pin).map_err(Error::map("pin", object.maps[number].name))?;
     Ok(map)
 }

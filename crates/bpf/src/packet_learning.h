@@ -135,8 +135,9 @@ static __always_inline int leave_unlearned(const struct packet_key *key)
 }
 
 /* Forwards the SYN in hand, whose SYN-ACK shows what the node does not know: about its
- * client, or about the destination. */
-GLOBAL int learn(const struct flow *flow, __u32 about_client)
+ * client, or about the destination. `again`: a flow with its addresses has
+ * ended. */
+GLOBAL int learn(const struct flow *flow, __u32 again, __u32 about_client)
 {
 	struct packet_control *control = control_of_node();
 	struct packet_scratch *scratch = scratch_area();
@@ -151,7 +152,7 @@ GLOBAL int learn(const struct flow *flow, __u32 about_client)
 		return leave_unlearned(&scratch->key);
 	scratch->flow.state = PACKET_LEARNING;
 	__sync_fetch_and_add(&control->learning, 1);
-	if (!store_flow(scratch)) {
+	if (!store_flow(scratch, again)) {
 		leave_learning();
 		return leave_unlearned(&scratch->key);
 	}

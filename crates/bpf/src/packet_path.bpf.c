@@ -145,8 +145,8 @@ static __always_inline void turn_addresses(struct __sk_buff *skb, const struct p
 	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
 }
 
-/* Writes the node's SYN-ACK over the header of the SYN: its options are a subset, and
- * each stays where the client's was, so no length changes. */
+/* Writes the node's SYN-ACK over the header of the SYN, whose other options are padding by
+ * now: each stays where the client's was, so no length changes. */
 static __always_inline void write_syn_ack(struct packet_scratch *scratch,
 					  const struct packet_flow *entry,
 					  const struct packet *pkt)
@@ -155,7 +155,6 @@ static __always_inline void write_syn_ack(struct packet_scratch *scratch,
 	struct tcp_header *header = &scratch->header;
 	__u32 at;
 
-	strip_options(scratch, entry->promised);
 	__builtin_memcpy(header->after, &pkt->tcp.dest, 2);
 	__builtin_memcpy(header->after + 2, &pkt->tcp.source, 2);
 	write_number(header->after + 4, entry->node_isn);
@@ -184,51 +183,51 @@ static __always_inline void write_syn_ack(struct packet_scratch *scratch,
 	}
 }
 
-/* Answers the SYN that the scratch area has read, and restores it. */
+/* Makes of the SYN's header what the server gets. It must not believe in an option that the
+ * client was not promised, nor in ECN, which the node's SYN-ACK declined. */
+static __always_inline void strip_header(struct packet_scratch *scratch,
+					 const struct packet_flow *entry)
+{
+	strip_options(scratch, entry->promised);
+	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
+}
+
+/* Answers the SYN that the scratch area has read, and makes of it the one that the server
+ * gets. */
 GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 		      const struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
-	__u32 at, bytes;
+	struct tcp_header *header;
+	__u32 at;
 
 	if (!pkt || !entry || !scratch)
 		return false;
+	header = &scratch->header;
 	at = tcp_at(pkt->family, pkt->l2_bytes);
-	bytes = pkt->tcp.doff * 4;
-	__builtin_memcpy(scratch->original, scratch->header.before, TCP_HEADER_MAX);
+	strip_header(scratch, entry);
+	__builtin_memcpy(scratch->forwarded, header->after, TCP_HEADER_MAX);
 	write_syn_ack(scratch, entry, pkt);
-	store_header(skb, &scratch->header, at);
+	store_header(skb, header, at);
 	turn_addresses(skb, pkt, true, ANSWER_HOPS);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	bpf_clone_redirect(skb, skb->ifindex, 0);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	turn_addresses(skb, pkt, false, hop_limit(pkt));
-	if (!load_header(skb, &scratch->header, at, bytes))
-		return false;
-	/* All but the checksum, whose change is computed. */
-	__builtin_memcpy(scratch->header.after, scratch->original, TCP_CHECKSUM_AT);
-	__builtin_memcpy(scratch->header.after + TCP_CHECKSUM_AT + 2,
-			 scratch->original + TCP_CHECKSUM_AT + 2,
-			 TCP_HEADER_MAX - TCP_CHECKSUM_AT - 2);
-	store_header(skb, &scratch->header, at);
+	__builtin_memcpy(header->before, header->after, TCP_HEADER_MAX);
+	__builtin_memcpy(header->after, scratch->forwarded, TCP_HEADER_MAX);
+	/* The checksum of the answer: its change is computed. */
+	bpf_skb_load_bytes(skb, at + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
+	__builtin_memcpy(header->after + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
+	store_header(skb, header, at);
 	return true;
 }
 
-/* Prepares the SYN that the server gets. The server must not believe in an option that
- * the client was not promised, nor in ECN, which the node's SYN-ACK declined. */
-GLOBAL int strip_syn(struct __sk_buff *skb, const struct packet *pkt,
-		     const struct packet_flow *entry)
+/* Makes of the SYN that the scratch area has read the one that the server gets. */
+static __always_inline int strip_syn(struct __sk_buff *skb, struct packet_scratch *scratch, __u32 at,
+				     const struct packet_flow *entry)
 {
-	struct packet_scratch *scratch = scratch_area();
-	__u32 at;
-
-	if (!pkt || !entry || !scratch)
-		return PASS;
-	at = tcp_at(pkt->family, pkt->l2_bytes);
-	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
-		return PASS;
-	strip_options(scratch, entry->promised);
-	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
+	strip_header(scratch, entry);
 	store_header(skb, &scratch->header, at);
 	return PASS;
 }
@@ -242,12 +241,12 @@ enum request {
 };
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int request_of(const struct packet *pkt)
+GLOBAL int request_of(const struct packet *pkt, __u64 now)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
 
-	if (!pkt || !control || bpf_ktime_get_ns() - control->heartbeat_ns > HEARTBEAT_NS ||
+	if (!pkt || !control || now - control->heartbeat_ns > HEARTBEAT_NS ||
 	    is_draining(this_worker()))
 		return REQUEST_NONE;
 	if (!find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
@@ -288,12 +287,12 @@ static __always_inline __be32 class_label_of(const struct packet *pkt)
 
 /* The entry of a SYN that is forwarded and not answered. */
 static __always_inline void describe(struct __sk_buff *skb, const struct packet *pkt,
-				     struct packet_scratch *scratch)
+				     struct packet_scratch *scratch, __u64 now)
 {
 	struct packet_flow *made = &scratch->flow;
 
 	__builtin_memset(made, 0, sizeof(*made));
-	made->since_ns = made->last_ns = bpf_ktime_get_ns();
+	made->since_ns = made->last_ns = now;
 	made->ifindex = skb->ifindex;
 	made->turned = is_turned(&pkt->flow);
 	made->client_isn = made->other_isn = bpf_ntohl(pkt->tcp.seq);
@@ -325,19 +324,54 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->state = PACKET_ANSWERED;
 }
 
-/* Whether a socket has the addresses and ports of a SYN, such as that of a relay that was
- * opened under former rules: forwarding drops what belongs to a socket. */
+/* Whether a relay that was opened under former rules has the addresses and ports of a SYN:
+ * forwarding drops what belongs to a socket. A node that never had relays does without the
+ * look-up, whose search among all listeners costs as much as the rest of the decision. */
 static __always_inline bool has_socket(struct __sk_buff *skb, struct packet *pkt)
 {
-	int owner = owner_of(skb, pkt);
+	__u32 only = 0;
+	__u32 *relays = bpf_map_lookup_elem(&packet_relays, &only);
+	int owner;
 
+	if (relays && !*relays)
+		return false;
+	owner = owner_of(skb, pkt);
 	return owner != OWNER_NONE && owner != OWNER_LISTENER;
 }
 
-/* A SYN of a new flow. NEXT where the packet path does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
+/* Counts a SYN that the packet path leaves to others, by the reason. */
+static __always_inline int leave(__u32 reason)
+{
+	count(reason);
+	return NEXT;
+}
+
+/* How long it counts that a destination was routed through this host from an interface. A
+ * look-up in the routing table costs more than all maps that a SYN needs. If the route changes
+ * meanwhile, the flow fares as one whose route changes after its SYN. */
+#define ROUTED_NS 1000000000ull
+
+/* Whether this host would forward the SYN in hand. */
+static __always_inline bool is_routed(struct __sk_buff *skb, const struct packet *pkt,
+				      struct packet_profile *profile, __u64 now)
+{
+	if (profile && profile->routed_from == skb->ifindex && now - profile->routed_ns < ROUTED_NS)
+		return true;
+	if (!forwardable(skb, pkt))
+		return false;
+	if (profile) {
+		profile->routed_from = skb->ifindex;
+		profile->routed_ns = now;
+	}
+	return true;
+}
+
+/* A SYN of a new flow; `again`: one with its addresses has ended. NEXT where the packet path
+ * does not take it. */
+GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 {
 	struct packet_scratch *scratch = scratch_area();
+	__u64 now = bpf_ktime_get_ns();
 	struct packet_profile *profile;
 	struct destination service;
 	struct packet_flow *made;
@@ -345,40 +379,36 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 
 	if (!pkt || !scratch)
 		return NEXT;
-	request = request_of(pkt);
+	request = request_of(pkt, now);
+	if (!request)
+		return NEXT;
 	/* Limits of the firewall are limits of SYNs, which the node repeats. */
-	if (!request || (request & REQUEST_OBSERVED && is_blocked(bpf_ktime_get_ns())))
-		return NEXT;
-	if (!is_fit(skb, pkt, &scratch->options) || !forwardable(skb, pkt) ||
-	    has_socket(skb, pkt)) {
-		count(STAT_PACKET_UNFIT);
-		return NEXT;
-	}
-	made = &scratch->flow;
-	describe(skb, pkt, scratch);
+	if (request & REQUEST_OBSERVED && is_blocked(now))
+		return leave(STAT_PACKET_BLOCKED);
 	service = service_of(&pkt->flow);
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (profile && made->since_ns < profile->bad_until_ns) {
-		count(STAT_PACKET_BAD);
-		return NEXT;
+	if (!is_fit(skb, pkt, &scratch->options))
+		return leave(STAT_PACKET_UNFIT);
+	if (!is_routed(skb, pkt, profile, now) || has_socket(skb, pkt))
+		return leave(STAT_PACKET_LOCAL);
+	if (profile && now < profile->bad_until_ns)
+		return leave(STAT_PACKET_BAD);
+	made = &scratch->flow;
+	describe(skb, pkt, scratch, now);
+	if (!profile || !covers(profile, scratch->options.offers, now))
+		return learn(&pkt->flow, again, false);
+	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, now)) {
+		count(STAT_PACKET_CLIENT);
+		return learn(&pkt->flow, again, true);
 	}
-	if (!profile || !covers(profile, scratch->options.offers, made->since_ns))
-		return learn(&pkt->flow, false);
-	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, made->since_ns))
-		return learn(&pkt->flow, true);
-	if (request & REQUEST_SHORT && profile->is_long) {
-		count(STAT_PACKET_LONG);
-		return NEXT;
-	}
+	if (request & REQUEST_SHORT && profile->is_long)
+		return leave(STAT_PACKET_LONG);
 	answer(made, pkt, profile, &scratch->options);
-	if (!enter_half_open(pkt)) {
-		count(STAT_PACKET_FULL);
-		return NEXT;
-	}
-	if (!store_flow(scratch)) {
+	if (!enter_half_open(pkt))
+		return leave(STAT_PACKET_FULL);
+	if (!store_flow(scratch, again)) {
 		leave_half_open(made->prefix, false);
-		count(STAT_PACKET_FULL);
-		return NEXT;
+		return leave(STAT_PACKET_FULL);
 	}
 	note_client(made->ifindex);
 	count(STAT_PACKET_TAKEN);
@@ -428,26 +458,22 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	if (!is_plain(pkt, at))
 		scratch->options.unknown = true;
 	if (!entry || has_ended(entry)) {
-		verdict = open_flow(skb, pkt);
+		verdict = open_flow(skb, pkt, !!entry);
 		if (verdict == NEXT && entry && has_ended(entry))
 			/* It would translate the new connection by the old numbers. */
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
-		entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
-		if (verdict == NEXT || !entry || entry->state != PACKET_ANSWERED)
-			return verdict;
-		answer_syn(skb, pkt, entry);
-		strip_syn(skb, pkt, entry);
-		return PASS;
+		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED)
+			answer_syn(skb, pkt, &scratch->flow);
+		return verdict;
 	}
 	if (entry->ifindex != skb->ifindex)
 		return PASS;
 	state = entry->state;
 	/* Repeated: by the client, or by the node for it. */
-	if (is_half_open(state))
-		answer_syn(skb, pkt, entry);
-	if (state == PACKET_ACCEPTED)
-		return DROP;
-	return strip_syn(skb, pkt, entry);
+	if (!is_half_open(state))
+		return strip_syn(skb, scratch, at, entry);
+	answer_syn(skb, pkt, entry);
+	return state == PACKET_ACCEPTED ? DROP : PASS;
 }
 
 /* A search for room for pieces of a segment that its sender left to the device to cut. */
@@ -567,7 +593,6 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
-	const __u8 *header;
 
 	if (!entry || !scratch)
 		return PASS;
@@ -583,11 +608,12 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	how.narrow = entry->node_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
-	header = scratch->header.before;
-	note_end(entry, header[TCP_FLAGS_AT], PACKET_FIN_CLIENT,
-		 read_number(header + TCP_SEQ_AT) - entry->server_ack);
-	if (header[TCP_FLAGS_AT] & TCP_ACK)
-		entry->client_ack = read_number(header + TCP_ACK_AT);
+	note_end(entry, how.flags, PACKET_FIN_CLIENT,
+		 how.former_seq + entry->client_seq_delta - entry->server_ack);
+	if (how.flags & TCP_ACK) {
+		entry->bytes_down += (__s32)(how.former_ack - entry->client_ack);
+		entry->client_ack = how.former_ack;
+	}
 	return PASS;
 }
 
@@ -868,7 +894,6 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
-	const __u8 *header;
 
 	if (!entry || !scratch)
 		return PASS;
@@ -882,11 +907,12 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	how.narrow = entry->promised_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
-	header = scratch->header.before;
-	note_end(entry, header[TCP_FLAGS_AT], PACKET_FIN_SERVER,
-		 read_number(header + TCP_SEQ_AT) + entry->seq_delta - entry->client_ack);
-	if (header[TCP_FLAGS_AT] & TCP_ACK)
-		entry->server_ack = read_number(header + TCP_ACK_AT);
+	note_end(entry, how.flags, PACKET_FIN_SERVER,
+		 how.former_seq + entry->seq_delta - entry->client_ack);
+	if (how.flags & TCP_ACK) {
+		entry->bytes_up += (__s32)(how.former_ack - entry->server_ack);
+		entry->server_ack = how.former_ack;
+	}
 	return NEXT;
 }
 

@@ -33,6 +33,14 @@ struct {
 	__type(value, struct packet_prefix);
 } packet_prefixes SEC(".maps");
 
+/* Whether the node has redirected flows to sockets here, or a predecessor may have. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} packet_relays SEC(".maps");
+
 /* Which process keeps the flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -86,7 +94,7 @@ struct packet_scratch {
 	struct packet_key key;	 /* of the segment in hand */
 	struct packet_flow flow; /* of the SYN in hand */
 	struct tcp_header header;
-	__u8 original[64];
+	__u8 forwarded[64]; /* the TCP header of the SYN that the server gets */
 	struct read_options options;
 	struct packet_held held;
 	struct segment segment;
@@ -267,14 +275,17 @@ GLOBAL int discard_held(const struct packet_key *key, __u32 pieces)
 	return 0;
 }
 
-/* Stores the entry of the SYN in hand; false if there is no room, or another CPU was first. In
- * place of one that is there: the elements of a hash are used again at once, under pointers
- * that another CPU still has. */
-static __always_inline bool store_flow(struct packet_scratch *scratch)
+/* Stores the entry of the SYN in hand; false if there is no room, or another CPU was first.
+ * Where its addresses had one, in place of that: the elements of a hash are used again at once,
+ * under pointers that another CPU still has. */
+static __always_inline bool store_flow(struct packet_scratch *scratch, bool again)
 {
-	struct packet_flow *entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
+	struct packet_flow *entry = NULL;
 	__u32 state;
 
+	/* Its caller's pointer is too old: the sweep may have removed the entry meanwhile. */
+	if (again)
+		entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
 	if (!entry)
 		return !bpf_map_update_elem(&packet_flows, &scratch->key, &scratch->flow, BPF_NOEXIST);
 	/* The sweep removes what it claims first, and then nobody would return the place of

@@ -4,11 +4,19 @@
  * these programs.
  *
  * packet_sweep    removes entries that have lived their time
- * packet_resend   sends SYNs again that the server has not answered
+ * packet_resend   sends a SYN again that the server has not answered
  */
 #pragma once
 #include "packet_learning.h"
 #include "packet_segment.h"
+
+/* The flow that packet_resend looks after. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_key);
+} packet_subject SEC(".maps");
 
 /* How long entries live. Without a SYN-ACK: */
 #define LEARNING_NS 10000000000ull
@@ -23,8 +31,16 @@
 /* RFC 5382 section 5, REQ-5. */
 #define IDLE_NS (124 * 60 * 1000000000ull)
 
-/* What a sweep did. */
+/* Keys in a frame. */
+#define SWEEP_KEYS_MAX 96
+/* Where they start: the kernel runs a program only on a frame with a link layer header. */
+#define SWEEP_KEYS_AT ETH_HLEN
+/* Above these bits of the return value are the SYNs to send again. */
+#define SWEEP_LEFT_BITS 16
+
+/* A sweep. */
 struct sweep {
+	struct __sk_buff *skb; /* with the keys */
 	__u64 now;
 	__u32 left;
 	__u32 due; /* SYNs to send again */
@@ -64,13 +80,19 @@ static __always_inline bool is_due(const struct packet_flow *entry, __u64 now)
 }
 
 /* Looks after one entry. */
-static long sweep_flow(void *map, const struct packet_key *at, struct packet_flow *entry,
-		       struct sweep *sweep)
+static long sweep_flow(__u32 index, struct sweep *sweep)
 {
-	struct packet_key key = *at;
-	__u32 state = entry->state;
+	struct packet_flow *entry;
+	struct packet_key key;
 	struct flow flow;
+	__u32 state;
 
+	if (bpf_skb_load_bytes(sweep->skb, SWEEP_KEYS_AT + index * sizeof(key), &key, sizeof(key)))
+		return 1;
+	entry = bpf_map_lookup_elem(&packet_flows, &key);
+	if (!entry)
+		return 0;
+	state = entry->state;
 	sweep->left += 1;
 	sweep->due += is_due(entry, sweep->now);
 	if (state == PACKET_HELD) {
@@ -92,43 +114,43 @@ static long sweep_flow(void *map, const struct packet_key *at, struct packet_flo
 	}
 	discard_held(&key, held_pieces(entry));
 	if (state != PACKET_HELD)
-		bpf_map_delete_elem(map, &key);
+		bpf_map_delete_elem(&packet_flows, &key);
 	return 0;
 }
 
-/* Looks after all entries. With cb[0] it is a node that runs this, which so shows that it
- * lives. Returns how many entries are left. */
+/* Looks after the flows whose keys are in the frame. A walk over all of them in one run would
+ * keep this CPU from receiving. With cb[0] it is a node that runs this, which so shows that it
+ * lives. Returns how many are left and, above SWEEP_LEFT_BITS, due. */
 SEC("classifier")
 int packet_sweep(struct __sk_buff *skb)
 {
-	struct sweep sweep = { .now = bpf_ktime_get_ns() };
+	struct sweep sweep = { .skb = skb, .now = bpf_ktime_get_ns() };
 	struct packet_control *control = control_of_node();
 
 	if (control && skb->cb[0])
 		control->heartbeat_ns = sweep.now;
-	bpf_for_each_map_elem(&packet_flows, sweep_flow, &sweep, 0);
-	if (control)
-		control->due = sweep.due;
-	return sweep.left;
+	bpf_loop(SWEEP_KEYS_MAX, sweep_flow, &sweep, 0);
+	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
 }
 
-/* SYNs to send again. */
-struct resend {
-	struct __sk_buff *skb;
-	__u64 now;
-	__u32 family;
-};
-
-/* Sends one by its client's way: it enters the client's interface once more. It differs
- * from the client's only in the place of its options. */
-static long resend_syn(void *map, const struct packet_key *key, struct packet_flow *entry,
-		       struct resend *resend)
+/* Sends the SYN of the flow in `packet_subject` again, if it is due, by its client's way: it
+ * enters the client's interface once more. It differs from the client's only in the place of its
+ * options. The frame is of the flow's family: the kernel derives from it the protocol of a packet
+ * without a link layer header. */
+SEC("classifier")
+int packet_resend(struct __sk_buff *skb)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct segment *segment;
+	struct packet_flow *entry;
+	struct packet_key *key;
+	__u32 only = 0;
 
-	(void)map;
-	if (!scratch || entry->family != resend->family || !is_due(entry, resend->now))
+	key = bpf_map_lookup_elem(&packet_subject, &only);
+	if (!key || !scratch)
+		return 0;
+	entry = bpf_map_lookup_elem(&packet_flows, key);
+	if (!entry || !is_due(entry, bpf_ktime_get_ns()))
 		return 0;
 	entry->tries += 1;
 	segment = &scratch->segment;
@@ -145,25 +167,10 @@ static long resend_syn(void *map, const struct packet_key *key, struct packet_fl
 	segment->mss = entry->syn_mss;
 	segment->shift = entry->client_shift;
 	segment->ts_value = entry->client_ts;
-	if (!write_segment(resend->skb, segment, NULL))
+	if (!write_segment(skb, segment, NULL))
 		return 0;
-	bpf_skb_store_bytes(resend->skb, 0, entry->link, sizeof(entry->link), 0);
-	if (!bpf_clone_redirect(resend->skb, entry->ifindex, BPF_F_INGRESS))
+	bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
+	if (!bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS))
 		count(STAT_PACKET_RESENT);
-	return 0;
-}
-
-/* Sends SYNs again, of the family of the frame that it is run with: the kernel derives
- * from it the protocol of a packet without a link layer header. */
-SEC("classifier")
-int packet_resend(struct __sk_buff *skb)
-{
-	struct resend resend = {
-		.skb = skb,
-		.now = bpf_ktime_get_ns(),
-		.family = skb->protocol == bpf_htons(ETH_P_IP) ? AF_INET : AF_INET6,
-	};
-
-	bpf_for_each_map_elem(&packet_flows, resend_syn, &resend, 0);
 	return 0;
 }

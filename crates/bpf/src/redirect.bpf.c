@@ -15,6 +15,7 @@
  * late.
  */
 #include "half_open.h"
+#include "multipath.h"
 #include "observe.h"
 #include "packet.h"
 #include "rules.h"
@@ -262,6 +263,29 @@ static __always_inline int apply_advice(struct __sk_buff *skb, const struct pack
 	return ACTION_FORWARD;
 }
 
+/* Whether a SYN joins a connection, which may be one of the node's. While no rule
+ * converts, no SYN pays for the look. */
+static __always_inline bool joins(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+{
+	struct options options = {};
+
+	if (!multipath_listener(listener_key(this_worker(), pkt)))
+		return false;
+	look_at_options(skb, pkt, at, &options);
+	return options.kind == OPTIONS_JOIN;
+}
+
+/* A SYN that joins a connection is never a flow of its own, whatever its rule: the token
+ * decides, since the path may be another than that of the connection. */
+static __always_inline int on_join(struct __sk_buff *skb, const struct packet *pkt)
+{
+	__u32 out = is_martian(pkt) ? 0 : forwardable(skb, pkt);
+
+	if (out && hop_limit(pkt) > 1 && answerable(skb, pkt, out))
+		bpf_tail_call(skb, &tail_calls, TAIL_JOIN_CONNECTION);
+	return TC_ACT_UNSPEC;
+}
+
 /* `waiting`: the SYN met the TIME_WAIT socket of an earlier connection on the
  * same tuple. */
 static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pkt, bool waiting)
@@ -280,7 +304,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	if (!out || hop_limit(pkt) <= 1 || !answerable(skb, pkt, out))
 		return TC_ACT_UNSPEC;
 	skb->cb[MESSAGE_RULE] = verdict.generation << 16 | verdict.rule;
-	skb->cb[MESSAGE_ACTION] = action | waiting << 8;
+	skb->cb[MESSAGE_ACTION] = action | waiting << 8 | verdict.multipath << 16;
 	skb->cb[MESSAGE_ACCEPT] = verdict.accept | verdict.trial << 8 | verdict.mss << 16;
 	skb->cb[MESSAGE_OUT] = verdict.out_ifindex;
 	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
@@ -330,7 +354,9 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 		owner = OWNER_NONE;
 	}
 	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp)) {
-		int verdict = on_syn(skb, pkt, owner == OWNER_WAITING);
+		bool waiting = owner == OWNER_WAITING;
+		int verdict = !waiting && joins(skb, pkt, at) ? on_join(skb, pkt) :
+								on_syn(skb, pkt, waiting);
 
 		return verdict == TC_ACT_UNSPEC && !(skb->mark & redirect_mark) ? unhide(pkt) :
 										  verdict;

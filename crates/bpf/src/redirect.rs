@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use posthaste_relay::flow::mapped;
+use posthaste_relay::flow::{Flow, mapped};
 use posthaste_relay::intercept::PathSettings;
 use posthaste_relay::policy::{Prefix, Rule};
 
@@ -17,18 +17,19 @@ use crate::bypass::{Bypass, Pairs};
 use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
+use crate::event;
 use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::types;
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
-use crate::ring;
+use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
 use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
-use crate::worker_maps::WorkerHandle;
+use crate::worker_maps::{Multipath, WorkerHandle};
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub half_open_reserve: u32,
     /// Bound on the profiles of clients and services.
     pub profiles_max: u32,
+    /// Bound on the flows of the packet path.
+    pub packet_flows: u32,
     /// Whether rules may set initial windows, or there are peers.
     pub windows: bool,
     /// Number of successive nodes that were replaced before this one. Each attaches its program
@@ -124,6 +127,9 @@ pub struct Redirect {
     packet_path_error: Option<Error>,
     /// Why its flows end with this process, if they do.
     packet_path_unpinned: Option<io::Error>,
+    /// The entries of the flow table if they are not those of the settings, until the node has
+    /// reported it.
+    foreign_flow_table: Option<u32>,
     /// Whether the node relays, or did: open relays continue under the next rules.
     relays: bool,
     /// Whether a rule observes, or did: trials begun under it continue under the next rules.
@@ -168,7 +174,7 @@ impl Maps {
     pub fn new(settings: Settings) -> Result<Self, Error> {
         let object = &redirect::OBJECT;
         let entries = |number| match number {
-            map::LISTENERS => Some(2 * settings.workers),
+            map::LISTENERS | map::MULTIPATH_LISTENERS => Some(2 * settings.workers),
             map::DRAINING => Some(settings.workers + 1),
             map::PROFILES => Some(settings.profiles_max),
             map::HALF_OPEN_FLOWS => Some(settings.half_open.max(1)),
@@ -204,6 +210,11 @@ impl Maps {
             pairs: Arc::clone(&self.pairs),
             half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
             profiles: hold(map::PROFILES),
+            multipath: Multipath {
+                listeners: hold(map::MULTIPATH_LISTENERS),
+                tokens: hold(map::MULTIPATH_TOKENS),
+                foreign_tokens: hold(map::FOREIGN_TOKENS),
+            },
             blocked: hold(map::BLOCKED),
         })
     }
@@ -212,7 +223,7 @@ impl Maps {
     fn ring(&self, place: &OnceLock<Arc<Map>>) -> Result<Arc<Map>, Error> {
         if place.get().is_none() {
             // If another thread has created one meanwhile, that one stays.
-            let _ = place.set(ring::make()?);
+            let _ = place.set(event::make_ring()?);
         }
         Ok(Arc::clone(place.get().expect("there is one now")))
     }
@@ -254,6 +265,7 @@ impl Redirect {
             wants_bypass: false,
             packet_path_error: None,
             packet_path_unpinned: None,
+            foreign_flow_table: None,
             relays: false,
             observes: false,
             observing: Observing {
@@ -479,6 +491,10 @@ impl Redirect {
     /// without: each packet that this host forwards would pass the program.
     fn redirect(&mut self) -> Result<(), Error> {
         self.relays = true;
+        // Before there is any: a program that runs now may still answer a SYN.
+        if let Some(packet_path) = &self.packet_path {
+            packet_path.spare_relays()?;
+        }
         let without = self
             .holds
             .iter()
@@ -574,6 +590,43 @@ impl Redirect {
         Ok(())
     }
 
+    /// The entries of the flow table of the packet path if they are not those of the settings, once:
+    /// an earlier process left its table.
+    pub fn foreign_flow_table(&mut self) -> Option<u32> {
+        self.foreign_flow_table.take()
+    }
+
+    /// At most `most` flows of the packet path, in no order.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn packet_flows(&self, most: usize) -> Result<Vec<PacketFlow>, Error> {
+        match &self.packet_path {
+            Some(packet_path) => packet_path.flows(most),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What decides whether the packet path takes a flow at `now` (CLOCK_MONOTONIC); `None` while
+    /// it is not loaded. The client's port does not count.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn packet_knowledge(
+        &self,
+        flow: &Flow,
+        now: Duration,
+    ) -> Result<Option<PacketKnowledge>, Error> {
+        let admissions = Admissions {
+            epoch: self.epoch,
+            ttl: self.observing.ttl,
+        };
+        let packet_path = self.packet_path.as_ref();
+        packet_path
+            .map(|packet_path| packet_path.knowledge(flow, admissions, now))
+            .transpose()
+    }
+
     /// Why the packet path is not available although a rule wants it, once after each failure.
     pub fn packet_path_error(&mut self) -> Option<Error> {
         self.packet_path_error.take()
@@ -604,6 +657,13 @@ impl Redirect {
                 let (settings, maps) = (&self.shared.settings, &self.shared.maps);
                 let (loaded, unpinned) = PacketPath::load(settings, maps)?;
                 self.packet_path_unpinned = unpinned;
+                let entries = loaded.flows_max().ok();
+                self.foreign_flow_table =
+                    entries.filter(|entries| *entries != settings.packet_flows);
+                // A predecessor may have relays.
+                if self.relays || settings.successions > 0 {
+                    loaded.spare_relays()?;
+                }
                 empty.insert(loaded)
             }
         };

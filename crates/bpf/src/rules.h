@@ -24,6 +24,7 @@ struct verdict {
 	__u8 observe;
 	__u8 rounds;
 	__u8 data_path;
+	__u8 multipath;
 	/* From the observed flow between the same hosts. */
 	__u8 trial;
 	__u16 mss;
@@ -76,6 +77,7 @@ static long match_candidate(__u32 index, struct search *search)
 	search->verdict->observe = rule->observe;
 	search->verdict->rounds = rule->rounds;
 	search->verdict->data_path = rule->data_path;
+	search->verdict->multipath = rule->multipath;
 	search->matched = true;
 	return 1;
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, DataPath, Match, Prefix, Rule, SideOptions};
+use posthaste_relay::policy::{Action, DataPath, Match, Multipath, Prefix, Rule, SideOptions};
 
 use crate::error::Error;
 use crate::layout::address;
@@ -53,6 +53,15 @@ fn data_path(path: DataPath) -> u8 {
         DataPath::Socket => 0,
         DataPath::Packet => 1,
         DataPath::Auto => 2,
+    }
+}
+
+/// `enum multipath`
+fn multipath(multipath: Multipath) -> u8 {
+    match multipath {
+        Multipath::Off => 0,
+        Multipath::Convert => 1,
+        Multipath::Pass => 2,
     }
 }
 
@@ -160,11 +169,13 @@ impl Candidate<'_> {
                 0
             },
             data_path: data_path(rule.data_path),
+            multipath: multipath(rule.multipath),
+            pad: [0; 3],
         }
     }
 }
 
-/// The trie's content: destination prefix to its candidates. `chained` says whether flows may be
+/// The trie's content: destination prefix to its candidates. `chained` is whether flows may be
 /// sent through other nodes.
 pub(crate) fn compile(
     rules: &[Rule],
@@ -285,6 +296,8 @@ mod tests {
             timeouts: Timeouts::default(),
             data_path: DataPath::Socket,
             bypass: false,
+            multipath: Multipath::Pass,
+            upstream_multipath: false,
             transfer_bytes: None,
         }
     }

@@ -7,7 +7,7 @@ use crate::object::Map;
 const CPUS_MAX: usize = 8192;
 
 /// Name and documentation of each counter, in the order of `enum stat`.
-const STATS: [(&str, &str); 35] = [
+const STATS: [(&str, &str); 44] = [
     ("syns_redirected", "SYNs given to a listener."),
     (
         "half_open_full",
@@ -83,6 +83,18 @@ const STATS: [(&str, &str); 35] = [
         "SYNs with options or data that the packet path does not carry.",
     ),
     (
+        "packet_local",
+        "SYNs that this host does not forward, or on the addresses of one of its sockets.",
+    ),
+    (
+        "packet_client",
+        "SYNs forwarded since their client was not observed to reach their destination.",
+    ),
+    (
+        "packet_blocked",
+        "SYNs not taken because the firewall of this host limits connections.",
+    ),
+    (
         "packet_bad",
         "SYNs left to sockets because their destination failed on the packet path lately.",
     ),
@@ -133,6 +145,30 @@ const STATS: [(&str, &str); 35] = [
     (
         "packet_unlearned",
         "SYNs forwarded since their destination is not known, and it was not its turn to be learned.",
+    ),
+    (
+        "multipath_converted",
+        "SYNs of Multipath TCP given to a listener.",
+    ),
+    (
+        "multipath_passed",
+        "SYNs of Multipath TCP left to their server.",
+    ),
+    (
+        "multipath_joins",
+        "SYNs of further paths given to the listener of their connection.",
+    ),
+    (
+        "multipath_joins_held",
+        "SYNs of further paths held, since their connection may be about to be accepted.",
+    ),
+    (
+        "multipath_joins_unknown",
+        "SYNs of further paths forwarded, since no connection of the node has their token.",
+    ),
+    (
+        "multipath_joins_refused",
+        "SYNs of further paths forwarded, since the node cannot listen on their port.",
     ),
 ];
 

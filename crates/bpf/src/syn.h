@@ -4,19 +4,11 @@
  * reach no server, and what only the two ends can negotiate is left to them.
  */
 #pragma once
+#include "multipath.h"
 #include "packet.h"
 
-/* Most bytes of options in a TCP header. */
-#define TCP_OPTIONS_MAX 40
 /* Steps of sixteen bytes over a SYN with its payload: 8 KB. */
 #define SUM_STEPS_MAX 512
-
-#define TCP_OPTION_END 0
-#define TCP_OPTION_NOP 1
-#define TCP_OPTION_MD5 19   /* RFC 2385 */
-#define TCP_OPTION_AO 29    /* RFC 5925 */
-#define TCP_OPTION_MPTCP 30 /* RFC 8684 */
-#define MPTCP_JOIN 1
 
 /* Part of a packet: the sum of its 16-bit words (RFC 1071), which is the same in either
  * byte order, and the OR of its whole 32-bit words. */
@@ -150,57 +142,10 @@ GLOBAL int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	return tcp.at == tcp.end && folded(pseudo + tcp.sum) == 0xffff;
 }
 
-/* State of the walk over a SYN's options. */
-struct option_look {
-	struct __sk_buff *skb;
-	__u32 at;
-	__u32 end;
-	bool foreign;
-};
-
-/* Checks one option; 1 ends the walk. */
-static long look_at_option(__u32 index, struct option_look *look)
-{
-	struct {
-		__u8 kind;
-		__u8 bytes;
-		__u8 subtype;
-	} option = {};
-
-	(void)index;
-	if (look->at >= look->end)
-		return 1;
-	if (bpf_skb_load_bytes(look->skb, look->at, &option.kind, sizeof(option.kind)) ||
-	    option.kind == TCP_OPTION_END)
-		return 1;
-	if (option.kind == TCP_OPTION_NOP) {
-		look->at += 1;
-		return 0;
-	}
-	if (bpf_skb_load_bytes(look->skb, look->at + 1, &option.bytes, sizeof(option.bytes)) ||
-	    option.bytes < 2 || look->at + option.bytes > look->end) {
-		look->foreign = true;
-		return 1;
-	}
-	if (option.bytes > 2)
-		bpf_skb_load_bytes(look->skb, look->at + 2, &option.subtype,
-				   sizeof(option.subtype));
-	look->foreign = option.kind == TCP_OPTION_MD5 || option.kind == TCP_OPTION_AO ||
-			(option.kind == TCP_OPTION_MPTCP && option.subtype >> 4 == MPTCP_JOIN);
-	look->at += option.bytes;
-	return look->foreign;
-}
-
 /* Whether a SYN requests what only its destination can do: signing with a key (RFC
  * 2385, RFC 5925), or joining an existing connection (RFC 8684 section 3.2). Also true
  * if its options cannot be parsed. */
-GLOBAL int is_foreign(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
+static __always_inline bool is_foreign(const struct options *options)
 {
-	struct option_look look = { .skb = skb, .at = at + sizeof(struct tcphdr) };
-
-	if (!pkt)
-		return true;
-	look.end = at + pkt->tcp.doff * 4;
-	bpf_loop(TCP_OPTIONS_MAX, look_at_option, &look, 0);
-	return look.foreign;
+	return options->kind == OPTIONS_FOREIGN || options->kind == OPTIONS_JOIN;
 }

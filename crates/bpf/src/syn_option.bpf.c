@@ -46,11 +46,11 @@ static __always_inline struct syn_option *syn_option_of(struct bpf_sock_ops *ctx
 }
 
 /* Enables or disables the kernel's callback for options of each segment. */
-static __always_inline void ask_for_options(struct bpf_sock_ops *ctx, bool ask)
+static __always_inline void set_option_callback(struct bpf_sock_ops *ctx, bool on)
 {
 	int flags = ctx->bpf_sock_ops_cb_flags;
 
-	if (ask)
+	if (on)
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	else
 		flags &= ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
@@ -73,11 +73,11 @@ int add_syn_option(struct bpf_sock_ops *ctx)
 	switch (ctx->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 		if (syn_option_of(ctx))
-			ask_for_options(ctx, true);
+			set_option_callback(ctx, true);
 		return 1;
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 		if (ctx->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
-			ask_for_options(ctx, false);
+			set_option_callback(ctx, false);
 		return 1;
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
 	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:

@@ -3,10 +3,10 @@
 //! bpf_attr`, cut after the last used field.
 
 use std::ffi::{CStr, CString};
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::{fs, io};
 
 /// Commands.
 const MAP_CREATE: libc::c_long = 0;
@@ -19,6 +19,7 @@ const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 const PROG_RUN: libc::c_long = 10;
 const BTF_LOAD: libc::c_long = 18;
+const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
 
@@ -151,6 +152,68 @@ fn absent_is_false(result: io::Result<i32>) -> io::Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+#[repr(C)]
+struct Batch {
+    from: u64,
+    next: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: i32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// The most elements that a map may have.
+pub(crate) fn entries(map: BorrowedFd<'_>) -> io::Result<u32> {
+    described(map, "max_entries:")
+}
+
+/// A number that the kernel shows about a descriptor.
+pub(crate) fn described(object: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", object.as_raw_fd()))?;
+    let mut lines = text.lines();
+    let number = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no {name} in fdinfo")))
+}
+
+/// Elements that were read at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elements {
+    pub(crate) count: usize,
+    /// Where to go on; `None` at the end.
+    pub(crate) next: Option<u32>,
+}
+
+/// Reads up to `most` keys and values of a hash map (Linux 5.6), from its start or from where an
+/// earlier call ended. Misses what is added meanwhile, and may read an element twice. Both buffers
+/// have room for `most`.
+pub(crate) fn look_up_batch(
+    map: BorrowedFd<'_>,
+    from: Option<u32>,
+    keys: &mut [u8],
+    values: &mut [u8],
+    most: usize,
+) -> io::Result<Elements> {
+    let mut next = 0_u32;
+    let mut attributes = Batch {
+        from: from.as_ref().map_or(0, |from| address(&raw const *from)),
+        next: address(&raw mut next),
+        keys: address(keys.as_mut_ptr()),
+        values: address(values.as_mut_ptr()),
+        count: u32::try_from(most).unwrap_or(u32::MAX),
+        map: map.as_raw_fd(),
+        element_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: all buffers live through the call, which writes no more than `most` elements.
+    let read = absent_is_false(unsafe { command(MAP_LOOKUP_BATCH, &mut attributes) })?;
+    let count = usize::try_from(attributes.count).expect("no more than requested");
+    // At the end the kernel returns ENOENT, with the last elements.
+    let next = read.then_some(next);
+    Ok(Elements { count, next })
 }
 
 #[repr(C)]
@@ -432,21 +495,22 @@ pub(crate) fn run(
     Ok(attributes.returned)
 }
 
-/// As [`run`], for a program that changes the frame: returns also what it made of it.
+/// The same, for what becomes of the frame and of the structure. Returns also the bytes of the
+/// frame, which has room in `frame_out`.
 #[cfg(test)]
-pub(crate) fn run_through(
+pub(crate) fn run_frame(
     program: BorrowedFd<'_>,
     frame: &[u8],
     context: &[u32],
+    frame_out: &mut [u8],
     after: &mut [u8],
-) -> io::Result<(u32, Vec<u8>)> {
-    let mut out = vec![0; frame.len()];
+) -> io::Result<(u32, usize)> {
     let mut attributes = ProgRun {
         program: program.as_raw_fd(),
         data: address(frame.as_ptr()),
         data_bytes: length(frame),
-        data_out: address(out.as_mut_ptr()),
-        data_room: length(&out),
+        data_out: address(frame_out.as_mut_ptr()),
+        data_room: length(frame_out),
         context: address(context.as_ptr()),
         context_bytes: 4 * length(context),
         context_out: address(after.as_mut_ptr()),
@@ -454,10 +518,10 @@ pub(crate) fn run_through(
         repeat: 1,
         ..ProgRun::default()
     };
-    // SAFETY: the buffers live through the call, which writes to `out` and `after` only.
+    // SAFETY: the buffers live through the call, which writes to the last two only.
     unsafe { command(PROG_RUN, &mut attributes) }?;
-    out.truncate(usize::try_from(attributes.data_room).expect("frames are short"));
-    Ok((attributes.returned, out))
+    let bytes = usize::try_from(attributes.data_room).expect("frames are short");
+    Ok((attributes.returned, bytes))
 }
 
 /// # Safety

@@ -39,13 +39,17 @@ struct tcp_header {
 
 /* Numbers to add in one direction. A segment's window is shifted left, then right. */
 struct translation {
-	struct tcp_header *header;
+	struct tcp_header *header; /* a work area */
 	__u32 seq;
 	__u32 ack; /* and SACK edges */
 	__u32 ts_value;
 	__u32 ts_echo;
 	__u32 widen;
 	__u32 narrow;
+	/* What the segment said before, once it is translated. */
+	__u32 former_seq;
+	__u32 former_ack;
+	__u32 flags; /* byte 13 of the header */
 };
 
 static __always_inline __u32 read_number(const __u8 *from)
@@ -141,25 +145,116 @@ static long translate_option(__u32 index, struct translation *how)
 	return 0;
 }
 
-/* Translates the segment whose TCP header is at `at`. */
-static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
-				      struct translation *how)
+/* The window of the other end's scale, as many bytes as it says or, if that cannot be said,
+ * the most. */
+static __always_inline __u32 scaled(__u32 window, const struct translation *how)
+{
+	window = window << how->widen >> how->narrow;
+	return window > 0xffff ? 0xffff : window;
+}
+
+/* NOP, NOP, timestamps: the layout that RFC 7323 appendix A recommends. */
+#define PADDED_TIMESTAMPS 0x0101080a
+/* Words of a header without options, and with these alone. */
+#define PLAIN_WORDS 5
+#define STAMPED_WORDS 8
+
+/* Adds to a number of the header, and to the difference of its checksum: in one's complement,
+ * the sum of all words that are new less that of all that were (RFC 1624). */
+static __always_inline void shift_word(__be32 *word, __u32 delta, __u64 *diff)
+{
+	__be32 shifted = bpf_htonl(bpf_ntohl(*word) + delta);
+
+	*diff += (__u64)(__u32)~*word + shifted;
+	*word = shifted;
+}
+
+/* Translates a header of one of the two layouts that nearly all segments have, read by direct
+ * access: copying a header and walking its options costs more than all else. Writes `words`,
+ * without the checksum. Returns the difference of the latter. */
+static __always_inline __u32 translate_words(__be32 *words, bool stamped,
+					     const struct translation *how)
+{
+	__u32 flags_window = bpf_ntohl(words[3]);
+	__u64 diff = 0;
+
+	shift_word(&words[1], how->seq, &diff);
+	if (flags_window & TCP_ACK << 16)
+		shift_word(&words[2], how->ack, &diff);
+	shift_word(&words[3],
+		   scaled(flags_window & 0xffff, how) - (flags_window & 0xffff), &diff);
+	if (stamped) {
+		shift_word(&words[6], how->ts_value, &diff);
+		/* Zero means that there is no echo yet (RFC 7323 section 3.2). */
+		if (words[7])
+			shift_word(&words[7], how->ts_echo, &diff);
+	}
+	diff = (diff & 0xffffffff) + (diff >> 32);
+	return (diff & 0xffffffff) + (diff >> 32);
+}
+
+/* Translates a segment of such a layout; false if it has another, or is not in the linear
+ * part. */
+static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u32 bytes,
+					    struct translation *how)
+{
+	const __be32 *end = (const __be32 *)(unsigned long)skb->data_end;
+	const __be32 *tcp = (const __be32 *)((unsigned long)skb->data + at);
+	bool stamped = bytes == 4 * STAMPED_WORDS;
+	__be32 words[STAMPED_WORDS];
+	__u32 diff;
+
+	if (tcp + PLAIN_WORDS > end)
+		return false;
+	__builtin_memcpy(words, tcp, 4 * PLAIN_WORDS);
+	if (stamped) {
+		if (tcp + STAMPED_WORDS > end || tcp[5] != bpf_htonl(PADDED_TIMESTAMPS))
+			return false;
+		__builtin_memcpy(words + 5, tcp + 5, 12);
+	} else if (bytes != 4 * PLAIN_WORDS) {
+		return false;
+	}
+	how->former_seq = bpf_ntohl(words[1]);
+	how->former_ack = bpf_ntohl(words[2]);
+	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
+	diff = translate_words(words, stamped, how);
+	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 12, 0);
+	if (stamped)
+		bpf_skb_store_bytes(skb, at + 24, words + 6, 8, 0);
+	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
+	return true;
+}
+
+/* Translates the segment whose TCP header is at `at`, of any layout. */
+static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32 bytes,
+					  struct translation *how)
 {
 	struct tcp_header *header = how->header;
 	__u32 window;
 
 	if (!load_header(skb, header, at, bytes))
 		return false;
+	how->former_seq = read_number(header->before + TCP_SEQ_AT);
+	how->former_ack = read_number(header->before + TCP_ACK_AT);
+	how->flags = header->before[TCP_FLAGS_AT];
 	add_number(header->after + TCP_SEQ_AT, how->seq);
-	if (header->after[TCP_FLAGS_AT] & TCP_ACK)
+	if (how->flags & TCP_ACK)
 		add_number(header->after + TCP_ACK_AT, how->ack);
-	window = (__u32)header->after[14] << 8 | header->after[15];
-	window = window << how->widen >> how->narrow;
-	if (window > 0xffff)
-		window = 0xffff;
+	window = scaled((__u32)header->after[14] << 8 | header->after[15], how);
 	header->after[14] = window >> 8;
 	header->after[15] = window;
 	bpf_loop(TCP_OPTIONS_MAX, translate_option, how, 0);
 	store_header(skb, header, at);
 	return true;
+}
+
+/* Translates the segment whose TCP header of `bytes` bytes is at `at` in the frame; false if
+ * the header is not whole. */
+static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
+				      struct translation *how)
+{
+	/* The verifier needs a bound for direct access: no header is further behind. */
+	if (at <= ETH_HLEN + sizeof(struct ipv6hdr) && translate_plain(skb, at, bytes, how))
+		return true;
+	return translate_any(skb, at, bytes, how);
 }

@@ -70,6 +70,13 @@ enum data_path {
 	DATA_PATH_AUTO,	  /* likewise, unless the destination's answers are long */
 };
 
+/* What happens to SYNs that request Multipath TCP (RFC 8684). */
+enum multipath {
+	MULTIPATH_OFF,     /* the client gets TCP */
+	MULTIPATH_CONVERT, /* the node answers, its server gets TCP */
+	MULTIPATH_PASS,    /* they are forwarded */
+};
+
 /* One rule as it applies to a destination prefix. */
 struct candidate {
 	struct address source;
@@ -85,6 +92,8 @@ struct candidate {
 	__u8 observe; /* relay only after a handshake was observed */
 	__u8 rounds;  /* round trips of the nearer half that a relay saves */
 	__u8 data_path; /* enum data_path */
+	__u8 multipath; /* enum multipath */
+	__u8 pad[3];
 };
 
 /* Value of `rules`: candidates, the most specific first. */
@@ -98,6 +107,20 @@ struct peer_settings {
 	__u32 segments; /* at least */
 	__u32 rate; /* bytes per millisecond; the window is this times the round trip */
 	__u32 rtt_us; /* for connections accepted with their SYN, which have no round trip yet */
+};
+
+/* Where a worker listens for Multipath TCP of one family. */
+struct multipath_listener {
+	__be32 joins; /* for MP_JOIN, on the port of the destination: the end of the address */
+	__be16 port;  /* for MP_CAPABLE, on the loopback address; 0: nowhere */
+	__u16 pad;
+};
+
+/* A connection with a client that further paths may join. */
+struct multipath_token {
+	struct address server; /* to which the client addressed it */
+	__be16 port;
+	__u16 worker;
 };
 
 /* What happens to the client's SYN while it has a half-open entry. */
@@ -247,6 +270,7 @@ struct packet_flow {
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
+	__u16 pad;
 	__u64 prefix; /* of the client */
 	/* Of a flow that was relayed: the server's number less the client's, the same of their
 	 * timestamps, and the shift by which the server reads the client's windows. */
@@ -254,7 +278,11 @@ struct packet_flow {
 	__u32 client_ts_delta;
 	__u8 node_shift;
 	__u8 was_relayed;
-	__u8 pad[6];
+	__u8 spare[6];
+	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
+	 * differences of successive acknowledgements, so one that is late cancels out. */
+	__u64 bytes_up;	  /* the client's */
+	__u64 bytes_down; /* the server's */
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
@@ -270,6 +298,9 @@ struct packet_profile {
 	__u8 offers; /* OFFERS_* */
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
 	__u8 is_long; /* it sent more than a first window */
+	__u32 routed_from; /* interface from which a look-up found a way through this host */
+	__u32 pad;
+	__u64 routed_ns; /* when */
 };
 
 /* The half-open flows of the packet path from a client prefix. */
@@ -284,12 +315,10 @@ struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
-	__u32 due;	    /* SYNs to send again */
-	__u32 pad;
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
-/* Says that connections of a client with a service pass this host. */
+/* An entry exists if connections of a client with a service pass this host. */
 struct packet_client {
 	__u64 learned_ns;
 	__u32 ifindex; /* of the client */
@@ -355,6 +384,7 @@ enum event_kind {
 	EVENT_REJECT,  /* a SYN to answer with a reset */
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
 	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was left alone */
+	EVENT_JOIN, /* an MP_JOIN whose token is not known yet; the SYN is held */
 };
 
 struct event_head {
@@ -390,6 +420,7 @@ enum step {
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
 	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of the node */
+	TAIL_JOIN_CONNECTION, /* a SYN with MP_JOIN */
 	TAIL_MAX,
 };
 
@@ -416,6 +447,9 @@ enum stat {
 	STAT_PACKET_TAKEN,    /* SYNs answered by the packet path */
 	STAT_PACKET_LEARNING, /* SYNs forwarded to learn what their destination grants */
 	STAT_PACKET_UNFIT,    /* SYNs with options or data that the packet path does not carry */
+	STAT_PACKET_LOCAL,    /* SYNs that this host does not forward, or for a socket of it */
+	STAT_PACKET_CLIENT,   /* SYNs of a client that was not seen to reach the destination */
+	STAT_PACKET_BLOCKED,  /* SYNs while the firewall limits connections */
 	STAT_PACKET_BAD,      /* SYNs to a destination that failed lately */
 	STAT_PACKET_FULL,     /* SYNs over the half-open budget, or without a free entry */
 	STAT_PACKET_BUSY,     /* SYNs on the tuple of a living flow */
@@ -429,5 +463,11 @@ enum stat {
 	STAT_PACKET_LONG,     /* SYNs to a destination whose answers are long */
 	STAT_PACKET_RESENT,   /* SYNs sent again for clients that the node answered */
 	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
+	STAT_MULTIPATH_CONVERTED, /* MP_CAPABLE SYNs given to a listener */
+	STAT_MULTIPATH_PASSED,    /* MP_CAPABLE SYNs forwarded */
+	STAT_JOINS,         /* MP_JOIN SYNs given to a listener */
+	STAT_JOINS_HELD,    /* MP_JOIN SYNs held until their token is known */
+	STAT_JOINS_UNKNOWN, /* MP_JOIN SYNs forwarded: not for a connection of the node */
+	STAT_JOINS_REFUSED, /* MP_JOIN SYNs forwarded: no listener on their port */
 	STAT_MAX,
 };

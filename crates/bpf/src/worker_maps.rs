@@ -11,20 +11,19 @@ use std::time::Duration;
 use posthaste_relay::flow::{Flow, mapped};
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, Observed, PathSettings,
-    Source,
+    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, MultipathListener,
+    Observed, PathSettings, Source,
 };
 use posthaste_relay::sys::monotonic;
 
 use crate::bypass::Pairs;
 use crate::deferred::TailCalls;
 use crate::error::Error;
-use crate::event;
+use crate::event::Reader;
 use crate::layout::{self, bytes, flow_key, nanoseconds, profile_key};
 use crate::object::Map;
 use crate::objects::types;
 use crate::observe::{Profile, Trust};
-use crate::ring::Reader;
 use crate::syn_option;
 use crate::sys;
 
@@ -79,6 +78,15 @@ pub struct WorkerHandle {
     pub(crate) half_open_flows: [Arc<Map>; 2],
     pub(crate) profiles: Arc<Map>,
     pub(crate) blocked: Arc<Map>,
+    pub(crate) multipath: Multipath,
+}
+
+/// The maps of Multipath TCP.
+#[derive(Debug)]
+pub(crate) struct Multipath {
+    pub(crate) listeners: Arc<Map>,
+    pub(crate) tokens: Arc<Map>,
+    pub(crate) foreign_tokens: Arc<Map>,
 }
 
 impl WorkerHandle {
@@ -193,12 +201,7 @@ impl Intercept for WorkerMaps {
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        // An event that cannot be parsed is skipped.
-        loop {
-            if let Some(event) = self.reader.next(event::parse)? {
-                return Some(event);
-            }
-        }
+        self.reader.next()
     }
 
     fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
@@ -378,6 +381,42 @@ impl Intercept for WorkerMaps {
         if let Some(pairs) = self.maps.pairs.get() {
             pairs.remove(flow);
         }
+    }
+
+    fn set_multipath(&mut self, ipv6: bool, to: MultipathListener) -> io::Result<()> {
+        let value = types::multipath_listener {
+            joins: to.joins.to_be(),
+            port: to.port.to_be(),
+            pad: 0,
+        };
+        let key = (2 * u32::from(self.maps.worker) + u32::from(ipv6)).to_ne_bytes();
+        Ok(self.maps.multipath.listeners.update(&key, bytes(&value))?)
+    }
+
+    fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()> {
+        let (tokens, key) = (&self.maps.multipath.tokens, token.to_be_bytes());
+        let Some(server) = server else {
+            return Ok(tokens.delete(&key)?);
+        };
+        let value = types::multipath_token {
+            server: layout::address(mapped(server.ip())),
+            port: server.port().to_be(),
+            worker: self.maps.worker,
+        };
+        Ok(tokens.update(&key, bytes(&value))?)
+    }
+
+    fn has_token(&mut self, token: u32) -> bool {
+        let mut value = [0; size_of::<types::multipath_token>()];
+        let key = token.to_be_bytes();
+        let found = self.maps.multipath.tokens.look_up(&key, &mut value);
+        matches!(found, Ok(true))
+    }
+
+    fn forward_joins(&mut self, token: u32) {
+        let (map, key) = (&self.maps.multipath.foreign_tokens, token.to_be_bytes());
+        // A full LRU map evicts an entry.
+        let _ = map.update(&key, &1_u32.to_ne_bytes());
     }
 
     fn forget(&mut self, closed: &[Closed]) {

@@ -17,7 +17,7 @@ use super::host::Capacity;
 use super::keys::{NODE, RELAYS_MAX, Table, WORKERS_MAX};
 use super::problem::{self, Problem};
 use super::value::{self, Meaning, Reading};
-use super::{Config, Node, Observe, Transparent};
+use super::{Config, Node, Observe, Packet, Transparent};
 
 mod chains;
 mod control_client;
@@ -58,6 +58,7 @@ fn read<T>(
     capacity: &Capacity,
     build: impl FnOnce(&mut Reader, &Section) -> Option<T>,
 ) -> Result<T, Located> {
+    // A text that is not TOML has no sections in which more mistakes could be found.
     let (file, problems) =
         document::read(text, table).map_err(|problem| problem::locate(text, vec![problem]))?;
     let mut reader = Reader {
@@ -66,6 +67,7 @@ fn read<T>(
         warnings: Vec::new(),
     };
     match build(&mut reader, &file) {
+        // All or nothing: wrong values were replaced by defaults, which nobody chose.
         Some(built) if reader.problems.is_empty() => Ok(built),
         _ => Err(problem::locate(text, reader.problems)),
     }
@@ -147,6 +149,7 @@ impl Reader {
     fn named_once(&mut self, section: &Section, name: &str) {
         let items = section.items(name);
         for (index, item) in items.iter().enumerate() {
+            // Compared one by one: TOML values have floats, hence no hash.
             let mut earlier = items[..index].iter();
             if earlier.any(|other| other.get_ref() == item.get_ref()) {
                 self.reject(&section.path(name), item, "is named twice");
@@ -168,6 +171,7 @@ impl Reader {
             let Some(field) = section.value(key) else {
                 continue;
             };
+            // By meaning: one value can be spelled in several ways.
             let Ok(value) = read(field.get_ref()) else {
                 continue;
             };
@@ -230,6 +234,7 @@ impl Reader {
         self.version(file);
         let node = self.node(file.one("node"));
         let admin = file.one("admin");
+        // Copied: the closure below must not borrow the reader, which notes mistakes.
         let find = self.capacity.group;
         let transparent = self.transparent(file.one("transparent"));
         let metrics = self.metrics(file.one("metrics"));
@@ -239,6 +244,7 @@ impl Reader {
             let what = "transparent.enabled = false: expected a [[listener]] as well, or the node has nothing to relay";
             self.note(at.map(|value| value.span().start), what.into());
         }
+        // Before access, which names the peers that are read here.
         let (chains, spelling) = self.chains(file);
         let mut policy = self.policy(file, &node);
         policy.access.resolve = self.resolve(file.one("access"), &chains.peers);
@@ -261,8 +267,10 @@ impl Reader {
             metrics,
             transparent,
             observe: self.observe(file.one("observe")),
+            packet: self.packet(file.one("packet")),
             explicit,
             fixed,
+            multipath_listeners: self.multipath_listeners(file.all("listener")),
             measure,
             follow: self.follow(file, policy.chains.me),
             policy,
@@ -284,6 +292,7 @@ impl Reader {
     }
 
     fn node(&mut self, section: &Section) -> Node {
+        // By affinity: a worker without a CPU of its own would only share another's.
         let cpus = u32::try_from(self.capacity.cpus)
             .unwrap_or(WORKERS_MAX)
             .clamp(1, WORKERS_MAX);
@@ -346,6 +355,7 @@ impl Reader {
         let names = self.list(section, key, value::interface);
         self.named_once(section, key);
         if section.is_empty_list(key) {
+            // Refused: in `Transparent` an empty list means every interface.
             let what = "transparent.interfaces = []: expected interface names; leave the key out for every interface except lo";
             self.note(None, what.into());
         }
@@ -379,6 +389,12 @@ impl Reader {
         }
     }
 
+    fn packet(&mut self, section: &Section) -> Packet {
+        Packet {
+            flows: self.get(section, "flows"),
+        }
+    }
+
     fn observe(&mut self, section: &Section) -> Observe {
         Observe {
             profiles_max: self.get(section, "profiles_max"),
@@ -391,5 +407,6 @@ impl Reader {
 
 /// One worker's share of the relays.
 pub(super) fn share(relays_max: u32, workers: usize) -> u32 {
+    // Rounded up: with fewer relays than workers, the share would be 0.
     relays_max.div_ceil(u32::try_from(workers).unwrap_or(WORKERS_MAX))
 }

@@ -39,8 +39,10 @@ enum Given {
 /// The file as written, and the mistakes in its structure. Of a text that is not TOML only the first
 /// mistake is reported.
 pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), Problem> {
+    // A tree with places, not types of serde: those would end at the first mistake.
     let document = DeTable::parse(text).map_err(|error| Problem {
         at: error.span().map(|span| span.start),
+        // A mistake is one line, so that each begins with the file and its place.
         what: error.message().replace('\n', ", "),
     })?;
     let mut walk = Walk {
@@ -50,6 +52,7 @@ pub(super) fn read(text: &str, table: Table) -> Result<(Section, Vec<Problem>), 
     let file = walk.section("", String::new(), Some((0, document.get_ref())));
     // Before the cut, so that the first mistakes of the text remain.
     walk.problems.sort_by_key(|problem| problem.at);
+    // Bounded: a file of another program could have a mistake in every line.
     walk.problems.truncate(PROBLEMS_MAX);
     Ok((file, walk.problems))
 }
@@ -75,6 +78,7 @@ impl Section {
     }
 
     fn given(&self, key: &str) -> Option<&Given> {
+        // `key` panics for a name without a row: a key that `build` spells wrong is found by tests.
         debug_assert!(!self.key(key).name.is_empty());
         let mut given = self.given.iter();
         given.find(|(name, _)| *name == key).map(|(_, given)| given)
@@ -170,6 +174,7 @@ impl Walk {
                 self.note(key.span().start, format!("{path}: {what}"));
             }
         }
+        // By the table, not by the file: `Section::all` needs sections that the file does not have.
         for (own, kind) in inner {
             let value = written.and_then(|(_, table)| table.get(own));
             let sections = self.sections(&dotted(name, own), &section.prefix, kind, value);
@@ -183,6 +188,7 @@ impl Walk {
             return self.value(path, value).map_or(Given::Wrong, Given::Value);
         }
         if let DeValue::Array(items) = value.get_ref() {
+            // A wrong item is noted and left out: the others are checked in the same pass.
             let items = items.iter().filter_map(|item| self.value(path, item));
             return Given::List(items.collect());
         }
@@ -190,6 +196,7 @@ impl Walk {
             return Given::Wrong;
         };
         let at = value.span().start;
+        // Not shown where it has several lines: a message is one line.
         let shown = value.get_ref().to_string();
         self.note(
             at,
@@ -238,6 +245,7 @@ impl Walk {
                 tables.extend(value.as_table().map(|table| (at, table)));
             }
         }
+        // From 1, as messages number sections that have no name.
         let tables = (1..).zip(tables);
         tables
             .map(|(number, table)| {

@@ -27,6 +27,7 @@ impl fmt::Display for Group {
 
 /// The number of the group of this name.
 pub fn id_of(name: &str) -> Option<u32> {
+    // Not an error without the file: a group can be configured by its number.
     let text = fs::read_to_string(FILE).unwrap_or_default();
     let found = entries(&text).find(|(known, _)| *known == name);
     found.map(|(_, id)| id)

@@ -71,6 +71,7 @@ fn read_key_file(path: &Path) -> io::Result<KeyFile> {
     let file = options.read(true).custom_flags(O_NONBLOCK).open(path)?;
     // Of the open file: the path may lead to another one by now.
     let metadata = file.metadata()?;
+    // Reading a pipe or a terminal would take bytes away from another reader.
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
@@ -93,6 +94,7 @@ fn congestion_controls() -> Vec<String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let loaded = read("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let mut names: Vec<String> = loaded.split_whitespace().map(Into::into).collect();
+    // Of the running kernel: modules of several may be installed.
     let release = read("/proc/sys/kernel/osrelease");
     let modules = read(&format!("/lib/modules/{}/modules.dep", release.trim()));
     // TCP_CONGESTION loads a module by its name if the caller has CAP_NET_ADMIN (tcp(7)).

@@ -46,6 +46,13 @@ pub use value::{Word, prefix_text, transfer_size};
 /// The default path of the admin socket.
 pub const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";
 
+/// The `[packet]` section: bounds of the packet path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Packet {
+    /// Entries of the flow table. The kernel holds all of them from the start.
+    pub flows: u32,
+}
+
 /// The whole configuration of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -61,8 +68,12 @@ pub struct Config {
     pub transparent: Transparent,
     /// What has to be seen of destinations first.
     pub observe: Observe,
+    /// Bounds of the packet path.
+    pub packet: Packet,
     /// Where clients and peers request a relay (RFC 8803), besides.
     pub explicit: Vec<SocketAddr>,
+    /// Which of the explicit and fixed listeners accept Multipath TCP.
+    pub multipath_listeners: Vec<SocketAddr>,
     /// The listeners that have a destination of their own.
     pub fixed: Vec<Fixed>,
     /// What is done with flows.
@@ -130,6 +141,7 @@ impl Transparent {
     /// Whether to attach the programs to the interface of this name.
     pub fn wants(&self, interface: &str) -> bool {
         match self.interfaces.as_slice() {
+            // No forwarded packet passes lo.
             [] => interface != "lo",
             names => names.iter().any(|name| name == interface),
         }

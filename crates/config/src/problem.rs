@@ -61,6 +61,7 @@ pub(super) fn locate(
     text: &str,
     mut problems: Vec<Problem>,
 ) -> Vec<(Option<(usize, usize)>, String)> {
+    // What is missing has no place and comes first: `None` is less than any place.
     problems.sort_by_key(|problem| problem.at);
     let located = problems.into_iter().map(|problem| {
         let place = problem.at.map(|at| line_and_column(text, at));

@@ -71,6 +71,7 @@ fn shadows(index: usize, reaches: &[Reach]) -> Option<Vec<usize>> {
         let mut pieces = vec![own.ranges];
         let mut before = reaches.iter().filter(|other| other.goes_before(own));
         while !pieces.is_empty() && pieces.len() <= PIECES_MAX {
+            // Nothing else goes before this way: what is left of it applies.
             let other = before.next()?;
             if pieces.iter().any(|piece| meet(piece, &other.ranges)) {
                 pieces = pieces
@@ -115,6 +116,7 @@ fn cut(piece: &Ranges, other: &Ranges) -> Vec<Ranges> {
             above[side] = (end + 1, last);
             left.push(above);
         }
+        // The next side is cut within the rest alone, so no two pieces overlap.
         rest[side] = (first.max(start), last.min(end));
     }
     left
@@ -128,6 +130,7 @@ fn reaches_of(index: usize, matches: &Match, reaches: &mut Vec<Reach>) {
             .iter()
             .map(|range| {
                 let (first, last) = (*range.start(), *range.end());
+                // Inverted, so that a narrower range compares as larger, as longer prefixes do.
                 ((first.into(), last.into()), u16::MAX - (last - first))
             })
             .collect(),
@@ -155,6 +158,7 @@ fn reaches_of(index: usize, matches: &Match, reaches: &mut Vec<Reach>) {
 /// First and last address of the prefixes of a family, and how narrow each is; of no prefix, all.
 fn spans(prefixes: &[Prefix], is_ipv4: bool) -> Vec<((u128, u128), u8)> {
     if prefixes.is_empty() {
+        // Mapped addresses in the second do not matter: families are never compared.
         let all = if is_ipv4 { IPV4 } else { (0, u128::MAX) };
         return vec![(all, 0)];
     }
@@ -162,6 +166,7 @@ fn spans(prefixes: &[Prefix], is_ipv4: bool) -> Vec<((u128, u128), u8)> {
     of_family
         .map(|prefix| {
             let (bits, first) = (prefix.mapped_bits(), u128::from_be_bytes(prefix.octets()));
+            // A shift by all 128 bits overflows: nothing is behind a whole address.
             let behind = u128::MAX.checked_shr(bits.into()).unwrap_or(0);
             ((first, first | behind), bits)
         })

@@ -8,7 +8,7 @@ use posthaste_relay::policy::{HalfOpenLimits, Match, Rule, SideOptions, Timeouts
 use serde::Serialize;
 
 use super::value::{Word, show_duration, show_size};
-use super::{Config, Transparent, observe};
+use super::{Config, Packet, Transparent, observe};
 use crate::groups::Group;
 
 mod chains;
@@ -23,6 +23,7 @@ pub(super) struct Effective {
     metrics: Metrics,
     transparent: Interception,
     observe: observe::Shown,
+    packet: Packet,
     half_open: HalfOpen,
     defaults: Defaults,
     access: Access,
@@ -37,6 +38,7 @@ pub(super) struct Effective {
     chain: Vec<Chain>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     route: Vec<Route>,
+    // Never empty: a file without rules has the one that relays all.
     rule: Vec<EffectiveRule>,
 }
 
@@ -137,6 +139,8 @@ struct EffectiveRule {
     observe: bool,
     data_path: &'static str,
     bypass: bool,
+    multipath: &'static str,
+    upstream_multipath: bool,
     source_address: &'static str,
     proxy_protocol: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,6 +205,7 @@ impl Effective {
             },
             transparent: interception(&config.transparent),
             observe: observe::Shown::of(&config.observe),
+            packet: config.packet,
             half_open: half_open(&config.policy.half_open),
             defaults: Defaults {
                 strict_after_failure: show_duration(config.policy.strict_after_failure),
@@ -244,6 +249,8 @@ fn rule(rule: &Rule) -> EffectiveRule {
         observe: rule.observe,
         data_path: rule.data_path.word(),
         bypass: rule.bypass,
+        multipath: rule.multipath.word(),
+        upstream_multipath: rule.upstream_multipath,
         source_address: rule.source_address.word(),
         proxy_protocol: rule.proxy_protocol,
         transfer_size: rule.transfer_bytes.map(show_size),

@@ -346,6 +346,7 @@ fn reloadable_keys() {
             "transparent.socket_mark",
             "transparent.table",
             "observe.profiles_max",
+            "packet.flows",
             "half_open.total",
             "half_open.reserve",
             "listener",

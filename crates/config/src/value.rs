@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, DataPath, Prefix, SourceAddress};
+use posthaste_relay::policy::{Action, DataPath, Multipath, Prefix, SourceAddress};
 use toml::Value;
 
 use super::keys::Key;
@@ -94,6 +94,7 @@ macro_rules! words {
 
 words!(Action: "relay" = Relay, "forward" = Forward, "reject" = Reject);
 words!(DataPath: "socket" = Socket, "packet" = Packet, "auto" = Auto);
+words!(Multipath: "off" = Off, "convert" = Convert, "pass" = Pass);
 words!(SourceAddress: "auto" = Auto, "client" = Client, "node" = Node);
 
 /// A meaning, or the accepted form.
@@ -104,6 +105,7 @@ const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
 /// A whole number within bounds.
 pub(super) fn number(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32> {
+    // TOML integers are signed and have 64 bits: a cast could accept a wrong one.
     let fits = value.as_integer().and_then(|n| u32::try_from(n).ok());
     fits.filter(|n| bounds.contains(n)).ok_or_else(|| {
         format!(
@@ -141,6 +143,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
         "d" => 86_400_000,
         _ => return None,
     };
+    // Checked: `count` may have 64 bits, and the bounds are compared only afterwards.
     count.checked_mul(unit_ms).map(Duration::from_millis)
 }
 
@@ -155,6 +158,7 @@ pub(super) fn show_duration(length: Duration) -> String {
     ];
     let whole = units
         .into_iter()
+        // 0 is a multiple of every unit, and would be shown in days.
         .find(|(_, unit_ms)| ms != 0 && ms.is_multiple_of(*unit_ms));
     match whole {
         Some((unit, unit_ms)) => format!("{}{unit}", ms / unit_ms),
@@ -165,6 +169,7 @@ pub(super) fn show_duration(length: Duration) -> String {
 
 /// A number of bytes: `65536` or `"64KiB"`, within bounds.
 pub(super) fn size(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32> {
+    // A string needs a unit: of "64" it is not clear whether bytes or KiB are meant.
     let bytes = match value {
         Value::Integer(n) => u64::try_from(*n).ok(),
         Value::String(text) => parse_size(text),
@@ -209,6 +214,7 @@ pub(super) fn show_size(bytes: u32) -> String {
 }
 
 fn split_unit(text: &str) -> Option<(u64, &str)> {
+    // Neither a sign nor a fraction: all behind the first digits must be a unit.
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
     Some((count.parse().ok()?, unit.trim_start()))
@@ -289,6 +295,7 @@ pub(super) fn listen(value: &Value) -> Reading<Option<SocketAddr>> {
     if text == "off" {
         return Ok(None);
     }
+    // With port 0 the kernel would choose one, which no scraper can have in its configuration.
     let address = text
         .parse::<SocketAddr>()
         .ok()
@@ -337,6 +344,7 @@ pub(super) fn prefix(value: &Value) -> Reading<Prefix> {
             .filter(|bits| *bits <= most)
             .ok_or_else(|| format!("expected a prefix length from 0 to {most} after the '/'"))?,
     };
+    // Refused, not cut: bits behind the prefix may show that its length is mistyped.
     Prefix::new(ip, bits).ok_or_else(|| {
         let network = network(ip, bits);
         format!("has address bits set behind its {bits} prefix bits: expected \"{network}/{bits}\", or \"{ip}/{most}\" for the one address")

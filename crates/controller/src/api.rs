@@ -54,8 +54,10 @@ fn routes(server: Arc<Server>) -> Router {
         .route("/v1/explain", get(explain_pair))
         .route("/v1/prefixes", get(list_prefixes).put(put_prefixes))
         .route("/metrics", get(show_metrics))
+        // A layer covers the routes before it, and none that are merged later.
         .layer(from_fn_with_state(Arc::clone(&server), check_token));
     Router::new()
+        // These show nothing of nodes or plans, so they need no token.
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(is_ready))
         .route("/openapi.json", get(describe))
@@ -69,6 +71,7 @@ async fn check_token(State(server): Shared, request: Request, next: Next) -> Res
     let (read, operate) = {
         let inner = server.lock();
         let api = inner.config.api.as_ref();
+        // Cloned: the lock is held neither while words are compared nor for the request.
         let tokens = api.map(|api| (api.read_token.clone(), api.operate_token.clone()));
         tokens.unwrap_or_default()
     };
@@ -78,6 +81,7 @@ async fn check_token(State(server): Shared, request: Request, next: Next) -> Res
         word.zip(given)
             .is_some_and(|(word, given)| is_same(word, given))
     };
+    // Safe methods change nothing (RFC 9110 section 9.2.1).
     let looks = request.method().is_safe();
     if has(&operate) || (looks && (read.is_none() || has(&read))) {
         return next.run(request).await;
@@ -98,6 +102,7 @@ async fn check_token(State(server): Shared, request: Request, next: Next) -> Res
             format!("this is not the {needed} token"),
         )
     };
+    // A 401 must carry a challenge, and a 403 may (RFC 9110 section 11.6.1).
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
     (challenge, refuse(code, what)).into_response()
 }
@@ -105,6 +110,7 @@ async fn check_token(State(server): Shared, request: Request, next: Next) -> Res
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, word) = value.split_once(' ')?;
+    // The case of a scheme does not matter (RFC 9110 section 11.1).
     scheme.eq_ignore_ascii_case("bearer").then(|| word.trim())
 }
 
@@ -112,6 +118,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 fn is_same(one: &str, other: &str) -> bool {
     let pairs = one.bytes().zip(other.bytes());
     let differences = pairs.fold(0, |all, (one, other)| {
+        // Keeps the compiler from leaving the loop at the first difference.
         all | std::hint::black_box(one ^ other)
     });
     one.len() == other.len() && differences == 0
@@ -133,6 +140,7 @@ struct LinksQuery {
 }
 
 async fn list_links(State(server): Shared, Query(query): Query<LinksQuery>) -> Response {
+    // A client may request fewer, not more.
     let limit = query.limit.unwrap_or(LINKS_MAX).min(LINKS_MAX);
     match view::links(&server, query.node.as_deref(), limit) {
         Ok(links) => Json(links).into_response(),
@@ -175,6 +183,7 @@ async fn list_prefixes(State(server): Shared) -> Response {
 }
 
 async fn put_prefixes(State(server): Shared, Json(table): Json<PrefixTable>) -> Response {
+    // Off the runtime's thread: the store writes to a disk.
     http::answer(move || match prefixes::put(&server, &table) {
         Ok(count) => {
             server

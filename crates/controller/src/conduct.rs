@@ -37,6 +37,7 @@ impl Conduct {
     pub(super) fn on_message(&mut self, bytes: usize, now: Duration) -> Duration {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let over = self.messages.add(MESSAGE + BYTE * bytes, now);
+        // As long as the excess: beyond the burst a node is read at the limit, and loses nothing.
         over.saturating_sub(MESSAGES_AT_ONCE)
     }
 
@@ -60,13 +61,16 @@ struct Meter {
 impl Meter {
     /// Adds to it, and returns how much it is then.
     fn add(&mut self, cost: Duration, now: Duration) -> Duration {
+        // Time without use is not saved up: a burst is bounded by the limit alone.
         self.paid_at = self.paid_at.max(now) + cost;
+        // Never negative: `paid_at` is `now` at least.
         self.paid_at - now
     }
 
     /// Adds to it if it is no more than `most` then. Whether it was.
     fn add_within(&mut self, cost: Duration, most: Duration, now: Duration) -> bool {
         let fits = self.paid_at.max(now) + cost <= now + most;
+        // What is refused costs nothing, or a node that keeps trying could never come back.
         if fits {
             self.add(cost, now);
         }

@@ -12,6 +12,7 @@ pub(super) struct Counter(AtomicU64);
 
 impl Counter {
     pub(super) fn add(&self) {
+        // Relaxed: nothing is ordered by a number that is only shown.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 

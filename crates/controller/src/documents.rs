@@ -157,6 +157,7 @@ pub(crate) struct Choice {
 
 /// `PUT /v1/prefixes`: all that the API sets, in place of what it set before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+// The table replaces the one before: a misspelt field must not be dropped quietly.
 #[serde(deny_unknown_fields)]
 pub(crate) struct PrefixTable {
     pub(crate) prefixes: Vec<PrefixEntry>,

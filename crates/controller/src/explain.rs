@@ -106,6 +106,7 @@ fn update(inner: &Inner, node: NodeNumber) -> Result<RouteUpdate, Unanswered> {
 
 /// The rows as the node itself would have them.
 fn held(node: NodeNumber, update: &RouteUpdate) -> Result<RouteTable, Unanswered> {
+    // By the node's own code: an explanation must not differ from what the node does.
     let mut held = RouteTable::new(node);
     let applied = held.apply(update);
     applied.map_err(|error| Unanswered::Later(format!("the rows do not fit: {error}")))?;
@@ -135,6 +136,7 @@ fn time_us(
     nodes: &[NodeNumber],
     transfer: Transfer,
 ) -> Option<u64> {
+    // Of the links of this chain alone: the others do not matter for its time.
     let mut matrix = Matrix::new(nodes.len()).ok()?;
     for (place, ends) in nodes.windows(2).enumerate() {
         let link = registry.agreed(ends[0], ends[1]).link?;
@@ -152,6 +154,7 @@ fn why(
     direct_us: Option<u64>,
 ) -> String {
     let registry = &inner.state.registry;
+    // A node that is away has no links, which would be the wrong reason to give.
     let absent = [first, last]
         .into_iter()
         .find(|node| !registry.nodes().contains_key(node));

@@ -48,10 +48,12 @@ const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 /// # Errors
 /// A socket cannot be bound, or the store cannot be opened.
 pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
+    // First: ports below 1024 need a privilege that is dropped next.
     let sockets = Sockets::bind(&config)?;
     // What nodes send is read from here on. It needs no privilege.
     privileges::keep_only(&[])?;
     privileges::raise_open_files()?;
+    // After the drop: a new thread has the capabilities of its creator (capabilities(7)).
     let (log, writer) = log::start(false)?;
     for warning in &config.warnings {
         log.warn(warning, &[]);
@@ -68,12 +70,15 @@ pub fn run(path: &Path, config: Controller) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        // Tables, a repair, a reload and a write to the store may run at once.
         .max_blocking_threads(4)
         .thread_name("posthaste-plan")
         .build()
         .context("start the runtime")?;
     let ended = runtime.block_on(serve(path, sockets, &acceptor, &server));
+    // A plan that is being made cannot be aborted: its thread is left behind after this.
     runtime.shutdown_timeout(CLOSING_TIME_MAX);
+    // It has a `Log`, and the writer ends with the last of them.
     drop(server);
     writer.finish();
     ended
@@ -105,7 +110,9 @@ fn bind(address: SocketAddr, key: &str) -> anyhow::Result<std::net::TcpListener>
             // So that 0.0.0.0 and [::] go side by side.
             socket.set_only_v6(true)?;
         }
+        // Connections of a predecessor in TIME-WAIT must not keep a restart from binding.
         socket.set_reuse_address(true)?;
+        // The runtime expects this of a listener that it did not open itself.
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
@@ -121,6 +128,7 @@ async fn serve(
     acceptor: &TlsAcceptor,
     server: &Arc<Server>,
 ) -> anyhow::Result<()> {
+    // Before anything is served: until then a signal ends the process without GoAway.
     let mut terminated = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("catch SIGINT")?;
     let hangups = signal(SignalKind::hangup()).context("catch SIGHUP")?;
@@ -148,14 +156,17 @@ async fn serve(
     server
         .log
         .info("the controller is ready", &[("nodes", &nodes)]);
+    // Only now: the service manager starts what depends on this, which may connect at once.
     notify::ready("planning");
     tokio::select! {
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
     notify::stopping(CLOSING_TIME_MAX);
+    // Before the streams end, so that no connection is accepted meanwhile.
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     part(server).await;
+    // After the last message: the stored time covers all that nodes received.
     server.keep_time();
     server.log.info("the controller has stopped", &[]);
     Ok(())
@@ -176,6 +187,7 @@ async fn reload_on(mut hangups: Signal, path: PathBuf, server: Arc<Server>) {
     while hangups.recv().await.is_some() {
         notify::reloading();
         let file = path.clone();
+        // Reads files: streams and keepalives must not wait for a disk.
         let loaded = tokio::task::spawn_blocking(move || Controller::load(&file)).await;
         match loaded {
             Ok(Ok(next)) => reload(next, &server),
@@ -183,6 +195,7 @@ async fn reload_on(mut hangups: Signal, path: PathBuf, server: Arc<Server>) {
                 server.counters.reloads_failed.add();
                 server.log.error("reload failed", &[("error", &error)]);
             }
+            // The runtime ends.
             Err(_) => return,
         }
         notify::ready("planning");

@@ -31,6 +31,7 @@ impl Membership {
             return false;
         }
         self.version += 1;
+        // It is back: nodes must not receive afterwards that it went.
         self.removed.remove(&number);
         self.members.insert(number, (self.version, member));
         true
@@ -60,6 +61,7 @@ impl Membership {
         if sent == Some(self.version) {
             return None;
         }
+        // The first change has version 1.
         let after = sent.unwrap_or(0);
         let members = self.members.values();
         let members = members.filter(|(since, member)| *since > after && member.number != node);
@@ -68,6 +70,7 @@ impl Membership {
         Some(ToNode::Members {
             all,
             members: members.map(|(_, member)| member.clone()).collect(),
+            // Nodes drop whatever a whole list does not name.
             removed: match all {
                 true => Vec::new(),
                 false => removed.map(|(number, _)| *number).collect(),

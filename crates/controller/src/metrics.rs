@@ -72,6 +72,7 @@ pub(super) fn render(server: &Server) -> String {
     let status = view::status(server);
     page.rows(PROCESS, &status);
     page.rows(CLOCK, &server.time());
+    // After `view::status`, which takes the lock itself.
     nodes(&mut page, &mut server.lock());
     page.rows(PLAN, &status.plan);
     page.rows(COUNTERS, server);

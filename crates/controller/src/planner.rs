@@ -31,6 +31,7 @@ pub(super) struct Made {
 pub(super) async fn plan_all(server: Arc<Server>) {
     loop {
         let now = server.now();
+        // In a block: the lock must not be held while this task waits.
         let (work, deadline) = {
             let mut inner = server.lock();
             if inner.state.tick(now) {
@@ -44,8 +45,10 @@ pub(super) async fn plan_all(server: Arc<Server>) {
                 make(&theirs, work);
                 theirs.scheduler.notify_one();
             });
+            // There may be more: tables are made beside a repair.
             continue;
         }
+        // Nothing may ever be due (`Duration::MAX`): then only a notification wakes this.
         tokio::select! {
             () = sleep(deadline.saturating_sub(now)) => {}
             () = server.scheduler.notified() => {}
@@ -71,10 +74,13 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     if let Some(rollout) = &mut rollout {
         rib.roll_out(rollout, || !server.lock().state.is_repair_due(server.now()));
     }
+    // After the writing, so that what died during it is repaired in the same turn.
     let (network, worse) = server.lock().state.repairing(server.now());
     let start = Instant::now();
     let repaired = rib.repair(&network, &worse);
+    // Without the store, which may wait for a disk.
     let took = start.elapsed();
+    // Before `give_back`, from which on streams send rows of it.
     keep(server, rib.plan_version());
     let plan_version = rib.plan_version();
     let whole = give_back(server, rib, rollout);
@@ -84,6 +90,7 @@ fn write(server: &Server, mut rib: Box<Rib>, mut rollout: Option<Rollout>) {
     }
     if let Some((has_changed, made)) = whole {
         server.counters.plans.add();
+        // A plan like the one before is no event for an operator.
         if has_changed {
             server.counters.plans_changed.add();
             send(server, plan_version, &made);
@@ -101,6 +108,7 @@ fn keep(server: &Server, plan_version: PlanVersion) {
             "could not store the plan: nodes do not receive it",
             &[("error", &error)],
         );
+        // On a thread of its own: streams and the API go on meanwhile.
         thread::sleep(STORE_PAUSE);
     }
 }
@@ -108,6 +116,7 @@ fn keep(server: &Server, plan_version: PlanVersion) {
 /// Gives the RIB back, and wakes the streams of all nodes. Returns whether a plan differs, and what it is in numbers, if
 /// one is whole by this.
 fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option<(bool, Made)> {
+    // Counted before the lock is taken, which all streams wait for.
     let chains = rib.chain_count();
     let whole = rollout.as_ref().filter(|rollout| rollout.is_over());
     let whole = whole.map(|rollout| (rollout.has_changed(), made_of(rollout.network())));

@@ -74,6 +74,7 @@ impl Server {
                 clock_server,
             )),
         };
+        // As a reload does, so that a start leads to the same state.
         server.configure(config);
         server
     }
@@ -81,16 +82,14 @@ impl Server {
     /// Takes on a configuration: nodes, prefixes, intervals, tokens. Nodes that are not on the list any
     /// more, or have another key, are sent away at once.
     pub(super) fn configure(&self, config: Controller) {
+        // First: handshakes from here on are judged by the new list, and `enter` judges
+        // those that passed under the former one.
         self.allowed_keys
             .set(config.nodes.iter().map(|node| node.key).collect());
         let now = self.now();
         let mut inner = self.lock();
-        let before = inner.keys();
-        let after: BTreeMap<NodeNumber, PublicKey> = config
-            .nodes
-            .iter()
-            .map(|node| (node.id, node.key))
-            .collect();
+        let before = meaning::keys(&inner.config);
+        let after = meaning::keys(&config);
         let changed = before
             .into_iter()
             .filter(|(number, key)| after.get(number) != Some(key));
@@ -106,6 +105,7 @@ impl Server {
             intervals,
             now,
         );
+        // Nodes that stay keep their meters: a reload must not reset a limit.
         inner.conduct.retain(|number, _| after.contains_key(number));
         for number in revoked {
             inner.state.lose(number, now);
@@ -113,6 +113,7 @@ impl Server {
         }
         inner.config = config;
         inner.wake_all();
+        // The planner takes the lock as soon as it is notified.
         drop(inner);
         self.scheduler.notify_one();
     }
@@ -140,6 +141,7 @@ impl Server {
         from: SocketAddr,
     ) -> Result<Session, End> {
         let denied = |why: String| Err(End::Denied(why));
+        // Versions begin at 1. A node of a newer one is sent messages of ours.
         if hello.version == 0 {
             return denied(format!(
                 "version {} of messages is not spoken",
@@ -149,9 +151,10 @@ impl Server {
         let (number, now) = (hello.number, self.now());
         let mut inner = self.lock();
         // The list may have changed since the handshake.
-        if inner.keys().get(&number) != Some(&key) {
+        if meaning::keys(&inner.config).get(&number) != Some(&key) {
             return denied(format!("node {number} has another key, or none"));
         }
+        // After the key was compared: nobody else can use up the quota of a node.
         let conduct = inner.conduct.entry(number).or_default();
         if !conduct.may_come(now) {
             return Err(End::Excessive("the node comes again and again"));
@@ -162,10 +165,12 @@ impl Server {
         if let Err(error) = inner.state.enter(hello, now) {
             return denied(error.to_string());
         }
+        // Before the new session takes the place of the former, which would dismiss itself.
         inner.dismiss(number, Dismissal::Replaced);
         let session = inner.session(number, from, now);
         let known = inner.exchange.insert(number, exchange);
         let name = inner.name(number);
+        // The store may wait for a disk: not under the lock that all streams share.
         drop(inner);
         self.counters.registrations.add();
         if let Some(left_out) = line {
@@ -191,6 +196,7 @@ impl Server {
         known: Option<[u8; 32]>,
         sent: [u8; 32],
     ) {
+        // A write to the store for each stream would let a node wear the disk out.
         if known == Some(sent) {
             return;
         }
@@ -236,9 +242,11 @@ impl Server {
         let now = self.now();
         let mut inner = self.lock();
         let Some(wake) = inner.wake_of(number, ticket) else {
+            // It was read before the newer stream dismissed this one.
             return Err(End::Dismissed(Dismissal::Replaced));
         };
         let conduct = inner.conduct.entry(number).or_default();
+        // Before its content is examined: a message that is refused costs time, too.
         let pause = conduct.on_message(bytes, now);
         self.counters.messages.add();
         if let ToController::Nack { why, .. } = &message {
@@ -279,6 +287,7 @@ impl Server {
     pub(super) fn due(&self, number: NodeNumber, ticket: u64) -> Option<ToNode> {
         let now = self.now();
         let mut inner = self.lock();
+        // A replaced stream must not take what is due on the newer one.
         inner.wake_of(number, ticket)?;
         let time = inner.time(now);
         let due = inner.state.due(number, time.sent);
@@ -304,6 +313,7 @@ impl Server {
         let now = self.now();
         let mut inner = self.lock();
         let name = inner.name(number);
+        // The end of a replaced stream takes nothing from the newer one.
         if inner.wake_of(number, ticket).is_some() {
             inner.sessions.remove(&number);
             inner.state.leave(number, now);
@@ -325,6 +335,7 @@ impl Server {
     /// A stream whose key is known did not begin as it should.
     pub(super) fn not_let_in(&self, from: SocketAddr, key: PublicKey, end: &End) {
         self.counters.end(end);
+        // One quota for all: who is not on the list can connect from many addresses.
         let line = self.lock().lines.take(Instant::now());
         if let Some(left_out) = line {
             let fields: [(&str, &dyn Display); 4] = [
@@ -361,6 +372,7 @@ impl Server {
     pub(super) fn set_prefixes(&self, table: BTreeMap<Prefix, NodeNumber>) -> anyhow::Result<()> {
         // Until all is done: of two that are set at once the same is to be kept and in force.
         let mut store = self.store();
+        // Stored before it is in force: a restart must not lose what nodes have received.
         store.set_prefixes(&table)?;
         let now = self.now();
         let mut inner = self.lock();
@@ -372,6 +384,7 @@ impl Server {
     /// Every stream is to end.
     pub(super) fn stop(&self) {
         let mut inner = self.lock();
+        // Collected: `dismiss` borrows the sessions.
         let numbers: Vec<NodeNumber> = inner.sessions.keys().copied().collect();
         for number in numbers {
             inner.dismiss(number, Dismissal::Stopping);

@@ -129,6 +129,7 @@ impl ControllerState {
             list: Vec::new(),
             list_version: 0,
             away: BTreeMap::new(),
+            // Until then a node that is missing may only be late: others keep what they have of it.
             complete_at: Some(now + limits.ttl.max(BACK_WITHIN)),
             send_at: None,
             list_at: None,
@@ -166,6 +167,7 @@ impl ControllerState {
         if let Some(member) = self.registry.member(number)
             && self.membership.set(member)
         {
+            // The first change sets the time: nodes that keep coming must not put it off.
             self.send_at.get_or_insert(now + SEND_AFTER);
         }
         self.away.remove(&number);
@@ -204,7 +206,9 @@ impl ControllerState {
             return Ok(());
         }
         match message {
+            // The key was compared with the number in the first one; another could name any number.
             ToController::Hello(_) => return Err(End::OutOfTurn),
+            // Answered by `due`, which has the time at which the network takes the answer.
             ToController::Time { mark, ahead_us } => {
                 if let Some(due) = self.connected.get_mut(&number) {
                     due.requests_(mark, ahead_us);
@@ -222,6 +226,7 @@ impl ControllerState {
             }
             ToController::Destinations(destinations) => {
                 self.egresses.measured(number, &destinations, now);
+                // The first report sets the time: others follow all the while.
                 self.list_at.get_or_insert(now + LIST_AFTER);
             }
             ToController::Holds(plan_version) => {
@@ -242,6 +247,7 @@ impl ControllerState {
 
     /// A node's stream has ended.
     pub(super) fn leave(&mut self, number: NodeNumber, now: Duration) {
+        // It may be back soon: it is planned with until the registry expires it.
         self.connected.remove(&number);
         self.registry.away(number, now);
     }
@@ -250,6 +256,7 @@ impl ControllerState {
     /// planned with.
     pub(super) fn deadline(&self) -> Duration {
         let plan = self.plan_due();
+        // While a thread has the RIB nothing else can be written to it.
         let rib = self.rib.as_ref().and_then(|_| self.rib_due());
         let away = self.away.values().min().copied();
         let registry = self.registry.deadline();
@@ -271,6 +278,7 @@ impl ControllerState {
             self.send_at = Some(now);
         }
         if self.complete_at.take_if(|at| *at <= now).is_some() {
+            // Each is sent a whole list now: members that went before this start are not in it.
             self.connected
                 .values_mut()
                 .for_each(|due| due.members = None);
@@ -292,6 +300,7 @@ impl ControllerState {
             return Some(ToNode::Time { mark, unix_us });
         }
         let is_all = self.complete_at.is_none();
+        // Before routes, which name members by number.
         if let Some(members) = self.membership.since(number, due.members, is_all) {
             due.members = Some(self.membership.version());
             return Some(members);
@@ -310,6 +319,7 @@ impl ControllerState {
         if let Some(base) = due.wants_update(self.plan_version) {
             return rib.update(number, base).map(ToNode::RouteUpdate);
         }
+        // After its routes, since the intervals follow from the same plan.
         if due.wants_intervals() {
             let membership = &self.membership;
             let intervals = intervals(number, membership, rib, self.intervals);
@@ -326,6 +336,7 @@ impl ControllerState {
         if due.is_some_and(|due| due.holds == Some(self.plan_version)) {
             return ToNode::LeaseRenewed(self.plan_version);
         }
+        // An empty change shows that the controller is there, and renews no plan.
         ToNode::Members {
             all: false,
             members: Vec::new(),
@@ -379,6 +390,7 @@ impl ControllerState {
         let list = self.egresses.list(|node| nodes.contains_key(&node), now);
         if list != self.list {
             self.list = list;
+            // Streams send the list again for each version.
             self.list_version += 1;
         }
     }
@@ -399,6 +411,7 @@ impl ControllerState {
     /// Begins an epoch that is newer than a plan that a node holds.
     fn advance_epoch(&mut self, held: PlanVersion, now: Duration) {
         match &mut self.rib {
+            // The RIB is being written to: `written` advances the epoch when it is back.
             None => self.advance_epoch = self.advance_epoch.max(Some(held)),
             Some(rib) => {
                 if rib.advance_epoch(held) {
@@ -423,6 +436,7 @@ fn intervals(
     let near = rib.beside_in_chains(node);
     let others = membership.numbers().filter(|other| *other != node);
     let count = u32::try_from(others.clone().count()).unwrap_or(u32::MAX);
+    // In whole multiples of the interval: the rate of probes stays bounded.
     let stretched = interval * count.div_ceil(LINKS_AT_INTERVAL).max(1);
     let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
     others

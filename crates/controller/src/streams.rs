@@ -39,17 +39,21 @@ pub(super) async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, ser
     let mut waiting: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
+            // Without a pause this would spin: the queue stays readable while accept fails.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        // `open` drops its receiver once the handshake is over, which frees the place.
         waiting.retain(|one| !one.is_closed());
         if waiting.len() >= UNAUTHORIZED_MAX + server.allowed_keys().count()
             && let Some(oldest) = waiting.pop_front()
         {
+            // The oldest: who only holds connections open cannot keep nodes out.
             let _ = oldest.send(());
         }
         let (room, displaced) = oneshot::channel();
         waiting.push_back(room);
+        // A task for each: a slow handshake must not keep others from being accepted.
         tokio::spawn(open(
             stream,
             from,
@@ -71,6 +75,7 @@ async fn open(
     // Small messages must not wait for acknowledgements of earlier ones.
     let _ = stream.set_nodelay(true);
     let met = tokio::select! {
+        // One bound over handshake and hello: who sends byte by byte gains no time.
         met = timeout(OPENING_TIME_MAX, meet(stream, &acceptor)) => {
             met.unwrap_or_else(|_| Err(Unauthorized::Slow))
         }
@@ -127,6 +132,7 @@ async fn meet(
     })?;
     let key = tls::shown_by(stream.get_ref().1.peer_certificates()).ok_or(Unauthorized::Key)?;
     let first = wire::read(&mut stream, HELLO_BYTES_MAX, OPENING_TIME_MAX).await;
+    // A hello that cannot be read is no error here: its sender is sent the reason.
     Ok((stream, key, first.map(|(first, _)| first)))
 }
 
@@ -155,12 +161,14 @@ async fn serve(
         mut leave,
         ..
     } = session;
+    // Apart: what a node reports is received also while it reads nothing.
     let (mut reading, mut writing) = split(stream);
     let end = tokio::select! {
         end = listen(&mut reading, number, ticket, server) => end,
         end = speak(&mut writing, &session.wake, number, ticket, server) => end,
         why = &mut leave => End::Dismissed(why.unwrap_or(Dismissal::Stopping)),
     };
+    // Before GoAway, which may take a second: others are not to wait for it.
     server.leave(number, ticket, &end);
     part(&mut reading.unsplit(writing), &end).await;
 }
@@ -172,6 +180,7 @@ async fn part(stream: &mut (impl AsyncWrite + Unpin), end: &End) {
         if let Some(go_away) = end.go_away() {
             wire::write(stream, &go_away).await?;
         }
+        // Sends close_notify, which shows that nothing was cut off (RFC 8446 section 6.1).
         stream.shutdown().await.map_err(End::from)
     };
     let _ = timeout(GO_AWAY_TIME_MAX, parting).await;
@@ -184,6 +193,7 @@ async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     ticket: u64,
     server: &Server,
 ) -> End {
+    // More than one: a single keepalive may be late.
     let patience = server.keepalive() * SILENT_INTERVALS;
     loop {
         let received = wire::read(reading, MESSAGE_BYTES_MAX, patience).await;

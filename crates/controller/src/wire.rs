@@ -84,6 +84,7 @@ impl End {
     /// What the node is sent, if there is any use in it.
     pub(super) fn go_away(&self) -> Option<ToNode> {
         match self {
+            // The other end does not read any more.
             Self::Closed | Self::Broken(_) | Self::Silent => None,
             _ => Some(ToNode::GoAway(self.to_string())),
         }
@@ -128,6 +129,7 @@ pub(super) async fn read(
     longest: usize,
     patience: Duration,
 ) -> Result<(ToController, usize), End> {
+    // Over the whole message: who sends byte by byte gains no time.
     let bytes = timeout(patience, read_whole(stream, longest)).await;
     let bytes = bytes.map_err(|_| End::Silent)??;
     let message = frame::read(&bytes).map_err(End::Unreadable)?;
@@ -138,6 +140,7 @@ async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Re
     let mut head = [0; LENGTH_BYTES];
     stream.read_exact(&mut head).await?;
     let length = frame::length(head).map_err(End::Unreadable)?;
+    // Before any of it is read: a node that is not let in yet gets little memory.
     if length > longest {
         let error = FrameError::TooLong(u32::from_be_bytes(head));
         return Err(End::Unreadable(error));
@@ -146,6 +149,7 @@ async fn read_whole(stream: &mut (impl AsyncRead + Unpin), longest: usize) -> Re
     let mut message = Vec::new();
     let mut body = stream.take(length as u64);
     body.read_to_end(&mut message).await?;
+    // An early end is no error of `read_to_end`.
     if message.len() < length {
         return Err(End::Closed);
     }
@@ -161,6 +165,7 @@ pub(super) async fn write(
     frame::write(message, &mut bytes).map_err(End::Unreadable)?;
     let written = async {
         stream.write_all(&bytes).await?;
+        // The TLS layer may hold records back until they are flushed.
         stream.flush().await
     };
     let written = timeout(WRITE_TIME_MAX, written).await;

@@ -37,6 +37,7 @@ where
 {
     let bounded = Bounded::new(listener, CONNECTIONS_MAX, CONNECTION_TIME_MAX);
     axum::serve(bounded, routes)
+        // `changed` fails when the sender is dropped.
         .with_graceful_shutdown(async move { while closing.changed().await.is_ok() {} })
         .await
 }
@@ -72,6 +73,7 @@ pub async fn answer<T: IntoResponse + Send + 'static>(
 ) -> Response {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer.into_response(),
+        // The work was cancelled: the runtime ends.
         Err(_) => refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the server failed to answer",

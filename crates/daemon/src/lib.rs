@@ -2,6 +2,7 @@
 //! What a node and a controller have in common as daemons: the log, capabilities, threads,
 //! notifications to the service manager, an HTTP server with bounds, pages of metrics.
 
+pub mod file;
 pub mod http;
 pub mod log;
 pub mod metrics;

@@ -85,6 +85,7 @@ struct Shared {
 pub struct Log {
     queue: Sender<Entry>,
     shared: Arc<Shared>,
+    // Each clone has its own, hence each thread: it needs no lock.
     denials: Quota,
 }
 
@@ -127,6 +128,7 @@ pub fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
         .spawn(move || {
             // It formats data from the network. Best effort: it works with privileges, too.
             let _ = privileges::keep_only(&[]);
+            // Dropped at the end of the thread, which wakes `Writer::finish`.
             let _writing: Sender<()> = writing;
             write_all(&entries, &theirs, std::io::stdout());
         })
@@ -197,6 +199,7 @@ impl Log {
     /// Queues an entry; on failure returns its number of records.
     fn push(&self, entry: Entry) -> Result<(), u64> {
         let records = entry.records();
+        // Added before the check: loggers that come together must not pass the bound together.
         let waiting = self.shared.waiting.fetch_add(records, Ordering::Relaxed);
         if waiting + records > QUEUE_RECORDS_MAX || self.queue.send(entry).is_err() {
             self.shared.waiting.fetch_sub(records, Ordering::Relaxed);
@@ -212,9 +215,11 @@ impl Journal for Log {
             return 0;
         }
         if !self.shared.connections.load(Ordering::Relaxed) {
+            // Not dropped for want of room: they do not count as lost.
             ended.clear();
             return 0;
         }
+        // As records: the writer formats them, so that workers spend no time on text.
         self.push(Entry::Ended(std::mem::take(ended)))
             .err()
             .unwrap_or(0)
@@ -252,8 +257,10 @@ fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
     while let Ok(first) = entries.recv() {
         let mut next = Some(first);
         while let Some(entry) = next {
+            // Before the write: the bound is one of the queue, and `text` has its own.
             shared.waiting.fetch_sub(entry.records(), Ordering::Relaxed);
             write_entry(&mut text, &entry);
+            // What has gathered goes out in one write, but memory stays bounded.
             next = if text.len() < WRITE_BYTES {
                 entries.try_recv().ok()
             } else {

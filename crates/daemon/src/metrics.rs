@@ -40,6 +40,7 @@ impl Page {
 
     /// Begins a family: a counter if its name ends in `_total`, otherwise a gauge.
     pub fn family(&mut self, name: &str, help: &str) {
+        // By the naming convention of Prometheus.
         let is_counter = name.ends_with("_total");
         self.family_of(if is_counter { "counter" } else { "gauge" }, name, help);
     }
@@ -56,6 +57,7 @@ impl Page {
     /// The rows of a table that have a value.
     pub fn rows<T>(&mut self, rows: &[Row<T>], source: &T) {
         for (name, labels, help, value) in rows {
+            // A value that is not there is left out: 0 would read as measured.
             let Some(value) = value(source) else { continue };
             if !help.is_empty() {
                 self.family(name, help);
@@ -96,6 +98,7 @@ impl Page {
 
 /// A label with its value, escaped: interface names may hold quotes and backslashes.
 pub fn label(name: &str, value: &str) -> String {
+    // Backslashes first: those that are added afterwards must stay single.
     let value = value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
@@ -109,6 +112,7 @@ pub fn resident_bytes() -> Option<f64> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    // The kernel writes kB and means 1024 bytes (proc(5)).
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024.0)
 }

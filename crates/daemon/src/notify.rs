@@ -19,6 +19,7 @@ pub fn ready(what: &str) {
 /// The node relays, and this is its main process from now on.
 pub fn took_over() {
     let own = NotifyState::MainPid(std::process::id());
+    // In one message, so that both take effect together.
     send(&[own, NotifyState::Ready, NotifyState::Status("relaying")]);
 }
 
@@ -43,6 +44,7 @@ pub fn reloading() {
 
 /// The node drains. It needs up to `most` from now, and [`TEARDOWN_TIME_MAX`] to clean up.
 pub fn stopping(most: Duration) {
+    // 32 bits of microseconds hold 71 minutes.
     let most_us = u32::try_from((most + TEARDOWN_TIME_MAX).as_micros()).unwrap_or(u32::MAX);
     send(&[
         NotifyState::Stopping,

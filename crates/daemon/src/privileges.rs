@@ -65,6 +65,7 @@ pub fn least_port() -> u16 {
     if held.unwrap_or(false) {
         return 0;
     }
+    // A setting of each network namespace, which an operator may have changed.
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let start = text.ok().and_then(|text| text.trim().parse().ok());
     start.unwrap_or(UNPRIVILEGED_PORT)
@@ -109,6 +110,7 @@ fn may(held: &CapsHashSet, capability: Capability) -> bool {
 pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     let permitted =
         caps::read(None, CapSet::Permitted).context("read the capabilities of this process")?;
+    // Of the permitted ones alone: capset(2) refuses to add others.
     let left: CapsHashSet = permitted
         .iter()
         .copied()
@@ -119,6 +121,7 @@ pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     if permitted.contains(&Capability::CAP_SETPCAP) {
         let bounding =
             caps::read(None, CapSet::Bounding).context("read the capability bounding set")?;
+        // Or an executed file could bring them back by its own capabilities (capabilities(7)).
         for capability in bounding.difference(&left) {
             caps::drop(None, CapSet::Bounding, *capability)
                 .context("drop from the capability bounding set")?;
@@ -126,14 +129,17 @@ pub fn keep_only(kept: &[Capability]) -> anyhow::Result<()> {
     }
     caps::clear(None, CapSet::Ambient).context("clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("clear the inheritable capabilities")?;
+    // Before the permitted set, of which it must be a part (capset(2)).
     caps::set(None, CapSet::Effective, &left).context("drop effective capabilities")?;
     caps::set(None, CapSet::Permitted, &left).context("drop permitted capabilities")?;
+    // A set-user-ID program that is started must not gain what was dropped (execve(2)).
     nix::sys::prctl::set_no_new_privs().context("set no_new_privs")
 }
 
 /// Makes programs that this thread executes keep these capabilities, whatever the user.
 pub fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
     for capability in passed {
+        // In this order: only what is inheritable can become ambient (capabilities(7)).
         for set in [CapSet::Inheritable, CapSet::Ambient] {
             caps::raise(None, set, *capability).with_context(|| format!("pass on {capability}"))?;
         }
@@ -143,6 +149,7 @@ pub fn pass_on(passed: &[Capability]) -> anyhow::Result<()> {
 
 /// Raises the limit of open files to its hard limit. Returns it.
 pub fn raise_open_files() -> anyhow::Result<u64> {
+    // Not beyond the hard limit, which would need CAP_SYS_RESOURCE (setrlimit(2)).
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most).context("raise RLIMIT_NOFILE")?;
     Ok(most)

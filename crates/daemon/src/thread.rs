@@ -30,6 +30,7 @@ pub fn spawn(
     work: impl FnOnce() + Send + 'static,
 ) -> anyhow::Result<JoinHandle<()>> {
     let thread = Builder::new().name(name.into()).stack_size(stack_bytes);
+    // In the thread itself: Linux keeps capabilities per thread (capabilities(7)).
     let keep = move || {
         // Best effort: it works with more privileges, too.
         if let Err(error) = privileges::keep_only(kept) {
@@ -59,7 +60,9 @@ pub fn wait<'a>(
     let timeout = PollTimeout::try_from(wait_ms).unwrap_or(PollTimeout::MAX);
     let mut fds = vec![PollFd::new(waker.as_fd(), PollFlags::POLLIN)];
     fds.extend(sockets);
+    // EINTR is no failure: callers check what is due after every return.
     let _ = poll(&mut fds, timeout);
+    // Also after other events: an unread wake-up would end the next wait at once.
     waker.acknowledge();
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn time_start(
     mut command: Command,
     target: SocketAddr,
 ) -> Result<(Process, Duration)> {
+    // A pipe, because the new process cannot return a value to the lab.
     let (mut noted, note) = io::pipe().context("make a pipe")?;
     // The probes run before the relay starts, so that none of its time is lost to their start.
     let (go, over) = (Barrier::new(2), AtomicBool::new(false));
@@ -54,7 +55,7 @@ pub(crate) fn time_start(
         });
         over.store(true, Ordering::Relaxed);
         let first = threads::join(prober);
-        // Its error says more than that of the prober.
+        // The relay's error names the cause; the prober only timed out.
         let (relay, first) = (relay?, first?);
         let mut nanoseconds = [0; 8];
         noted

@@ -38,7 +38,7 @@ const SETTINGS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     /// The address of its explicit listener, unless it is the first.
-    pub asked_at: IpAddr,
+    pub listener: IpAddr,
     /// The source address of its hops to the next node, unless it is the last. Peers are identified
     /// by this address, and measurements for it apply to their hops.
     pub source_addresses: IpAddr,
@@ -72,9 +72,11 @@ impl Chain {
         }
         if place + 1 < self.nodes.len() {
             let next = place + 1;
-            toml.push_str(&self.peer(next, self.nodes[next].asked_at, self.pool));
+            toml.push_str(&self.peer(next, self.nodes[next].listener, self.pool));
         }
         if place == 0 {
+            // Only the node on the path chooses the way of a flow; the others get it with the
+            // request.
             toml.push_str(&self.listing());
             // A flow that cannot take the chain is to fail, not to be measured without it.
             toml.push_str("[[route]]\nchains = [\"lab\"]\ndirect = false\n");
@@ -82,7 +84,7 @@ impl Chain {
             toml.push_str(&format!(
                 "[transparent]\nenabled = false\n\
                  [[listener]]\nmode = \"explicit\"\naddress = \"{}\"\n",
-                SocketAddr::new(self.nodes[place].asked_at, PORT)
+                SocketAddr::new(self.nodes[place].listener, PORT)
             ));
         }
         toml
@@ -145,8 +147,10 @@ fn is_full(answer: &Value, peer: &str) -> bool {
     let peer = find_peer(answer, peer);
     let number = |name: &str| peer[name].as_u64().unwrap_or_default();
     let workers = peer["health"]["known_to"].as_u64().unwrap_or_default();
+    // A worker that has not answered would be missing in the sums below.
     answer["incomplete"] == false
         && workers > 0
+        // A hop that is being opened during a transfer would compete with it for the rate.
         && number("dialing") == 0
         && number("waiting") >= number("pool_min") * workers
 }
@@ -159,7 +163,7 @@ mod tests {
 
     fn chain(pool: u16) -> Chain {
         let member = |node| Member {
-            asked_at: [10, 0, node, 2].into(),
+            listener: [10, 0, node, 2].into(),
             source_addresses: [10, 0, node + 1, 1].into(),
         };
         Chain {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Charts of measurements as SVG: dots on named rows (Cleveland's dot plot) and lines, each value
-//! with the model's prediction beside it.
+//! Charts of records as SVG: dots on named rows (Cleveland's dot plot), lines and maps, each value with
+//! the model's prediction beside it. A [`Chart`] is part of its record and selects samples of it, so
+//! that it can be drawn again.
 //!
 //! The axis of values starts at zero, or is logarithmic where the smallest value would lie on zero;
 //! percentages end at 100. Series differ in colour, for colour-blind readers (Okabe and Ito's set),
@@ -8,12 +9,18 @@
 
 mod dots;
 mod lines;
+pub(crate) mod map;
 mod marker;
 mod scale;
-pub(crate) mod svg;
+mod select;
+mod svg;
 
-pub use scale::Spacing;
-use scale::{Scale, decades, ticks};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::{self, Record, Samples};
+use scale::{Scale, Spacing, decades, ticks};
 use svg::{Anchor, Font, Svg, text_width};
 
 const WIDTH: f64 = 800.0;
@@ -27,56 +34,73 @@ const LEGEND_ROW: f64 = 22.0;
 
 const INK: &str = "#222222";
 const SOFT: &str = "#555555";
-pub(crate) const GRID: &str = "#e3e3e3";
+const GRID: &str = "#e3e3e3";
 
 /// How many series a chart can show.
 pub const SERIES_MAX: usize = 10;
 
 /// Grey for the reference, which is first, then colours that readers with any of the common colour
 /// deficiencies can distinguish.
-pub(crate) const PALETTE: [&str; SERIES_MAX] = [
+const PALETTE: [&str; SERIES_MAX] = [
     "#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#332288",
     "#b8a800", "#222222",
 ];
 
-pub(crate) const TITLE: Font = Font::new(18.0, true, INK);
-pub(crate) const SUBTITLE: Font = Font::new(13.0, false, SOFT);
-pub(crate) const LABEL: Font = Font::new(13.0, false, INK);
-pub(crate) const TICK: Font = Font::new(12.0, false, INK);
-pub(crate) const NOTE: Font = Font::new(11.0, false, SOFT);
+const TITLE: Font = Font::new(18.0, true, INK);
+const SUBTITLE: Font = Font::new(13.0, false, SOFT);
+const LABEL: Font = Font::new(13.0, false, INK);
+const TICK: Font = Font::new(12.0, false, INK);
+const NOTE: Font = Font::new(11.0, false, SOFT);
 
-/// The categories of the values, which determine the kind of chart.
-#[derive(Clone, Debug)]
+/// The other axis of a chart, which determines its kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Across {
-    /// Names: a row for each, with a dot per series.
+    /// A row for each combination of these labels, with a dot per curve: medians.
     Rows(Vec<String>),
-    /// Ascending numbers along the x axis: one line per series.
-    Numbers(Vec<f64>, Spacing),
+    /// The number in this label, logarithmic, with a line per curve: medians.
+    Label(String),
+    /// The values of this quantity under the same labels, with a line per curve.
+    Quantity(String),
+    /// The values themselves, up to this one or the largest, with a line per curve: the share of
+    /// the samples that are no larger, in percent.
+    Share(Option<f64>),
+    /// A map of the record's parameter `places`, with the label `way` of a curve's samples.
+    Map,
 }
 
-/// Values that share a colour and a legend entry: one per row or number,
-/// `None` where there is none.
-#[derive(Clone, Debug, Default)]
-pub struct Series {
+/// Samples that share a colour and a legend entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Curve {
     /// The legend's text.
     pub name: String,
-    /// The measured values.
-    pub values: Vec<Option<f64>>,
-    /// Low and high end of a whisker through the value; may be empty.
-    pub spread: Vec<Option<(f64, f64)>>,
-    /// The model's predictions; may be empty.
-    pub model: Vec<Option<f64>>,
+    /// Their quantity.
+    pub quantity: String,
+    /// The labels that all of them have.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Curve {
+    pub(crate) fn new(name: impl Into<String>, quantity: &str, labels: &[(&str, &str)]) -> Self {
+        Self {
+            name: name.into(),
+            quantity: quantity.to_owned(),
+            labels: record::labels(labels),
+        }
+    }
 }
 
 /// Room beyond the largest value.
 const HEADROOM: f64 = 1.03;
 
 /// From this ratio of the largest value to the smallest the axis is logarithmic.
-const DECADES_MIN: f64 = 60.0;
+const DECADES_MIN: f64 = 30.0;
 
-/// The content and the labels of a chart.
-#[derive(Clone, Debug)]
+/// Which samples of a record a chart shows, and its texts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
+    /// The end of the file's name, without extension; empty for the record's only chart.
+    pub file: String,
     /// Heading.
     pub title: String,
     /// Conditions, under the heading.
@@ -87,47 +111,100 @@ pub struct Chart {
     pub value_label: String,
     /// The rows or numbers.
     pub across: Across,
-    /// At most [`SERIES_MAX`], in the order of the legend.
-    pub series: Vec<Series>,
-    /// The legend's name of the model's marks, for example `model`.
-    pub model_name: String,
-    /// The meaning of whiskers and other small print, at the foot.
+    /// At most [`SERIES_MAX`] with samples, in the order of the legend.
+    pub curves: Vec<Curve>,
+    /// Small print, at the foot.
     pub note: String,
 }
 
+/// The drawn values of a curve.
+#[derive(Clone, Debug, PartialEq)]
+struct Series {
+    name: String,
+    points: Vec<Point>,
+}
+
+/// A drawn value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    /// The number of its row, or its place on the other axis.
+    at: f64,
+    value: f64,
+    /// The ends of a whisker through the value.
+    spread: Option<(f64, f64)>,
+    /// The model's prediction.
+    model: Option<f64>,
+}
+
+/// A chart with the values to draw.
+struct Drawing<'a> {
+    chart: &'a Chart,
+    /// The names of the rows; none of numbers.
+    rows: Vec<String>,
+    series: Vec<Series>,
+}
+
 impl Chart {
-    /// The chart as SVG text.
+    /// The extension of the file of its picture.
+    pub(crate) fn extension(&self) -> String {
+        let name = [self.file.as_str(), "svg"];
+        let parts = name.into_iter().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join(".")
+    }
+
+    /// Whether one of its curves has samples.
+    pub(crate) fn has_samples(&self, samples: &[Samples]) -> bool {
+        let has_some = |curve| !select::of(curve, samples).is_empty();
+        self.curves.iter().any(has_some)
+    }
+
+    /// The chart of a record as SVG text.
     ///
-    /// Panics when a series does not fit the rows or numbers, or there are more series
-    /// than colours.
-    pub fn svg(&self) -> String {
-        self.check();
+    /// Panics when there are more curves than colours.
+    pub fn svg(&self, record: &Record) -> String {
         let mut svg = Svg::new(WIDTH);
         svg.text((20.0, 30.0), Anchor::Start, TITLE, &self.title);
         svg.text((20.0, 50.0), Anchor::Start, SUBTITLE, &self.subtitle);
-        let top = self.legend(&mut svg, 74.0) + 14.0;
-        let bottom = match &self.across {
-            Across::Rows(names) => dots::draw(&mut svg, top, names, self),
-            Across::Numbers(values, spacing) => {
-                lines::draw(&mut svg, top, (values, *spacing), self)
-            }
+        let bottom = if self.across == Across::Map {
+            map::draw(&mut svg, self, record)
+        } else {
+            select::drawing(self, &record.samples).draw(&mut svg)
         };
-        svg.text(
-            (20.0, bottom + FOOT - 10.0),
-            Anchor::Start,
-            NOTE,
-            &self.note,
-        );
+        let foot = (20.0, bottom + FOOT - 10.0);
+        svg.text(foot, Anchor::Start, NOTE, &self.small_print());
         svg.finish(bottom + FOOT)
+    }
+
+    fn small_print(&self) -> String {
+        match self.across {
+            Across::Rows(_) | Across::Label(_) => {
+                format!("Medians; whiskers: quartiles. {}", self.note)
+            }
+            // Curves of all values and maps show no medians.
+            _ => self.note.clone(),
+        }
+    }
+}
+
+impl Drawing<'_> {
+    /// Draws the legend and the values, and returns where the plotting area ends.
+    fn draw(&self, svg: &mut Svg) -> f64 {
+        assert!(self.series.len() <= SERIES_MAX, "more series than colours");
+        let top = self.legend(svg, 74.0) + 14.0;
+        match &self.chart.across {
+            Across::Rows(_) => dots::draw(svg, top, self),
+            _ => lines::draw(svg, top, self),
+        }
     }
 
     /// The axis of values, from `start` to `end` on the page, and its ticks.
     fn value_axis(&self, start: f64, end: f64) -> (Scale, Vec<f64>) {
         let (smallest, largest) = self.range();
         // Shares of different charts are compared by eye, which needs the same axis.
-        let is_share = self.value_label.ends_with('%') && largest <= 100.0;
+        let is_share = self.chart.value_label.ends_with('%') && largest <= 100.0;
         let most = if is_share { 100.0 } else { largest * HEADROOM };
         let (ticks, spacing) = if smallest > 0.0 && largest / smallest >= DECADES_MIN {
+            // Negative values and zero have no logarithm.
             (decades(smallest, most), Spacing::Logarithmic)
         } else {
             (ticks(most, 6), Spacing::Linear)
@@ -142,49 +219,25 @@ impl Chart {
         (scale, ticks)
     }
 
-    fn check(&self) {
-        assert!(
-            self.series.len() <= PALETTE.len(),
-            "more series than colours"
-        );
-        let places = match &self.across {
-            Across::Rows(names) => names.len(),
-            Across::Numbers(values, _) => values.len(),
-        };
-        for series in &self.series {
-            let fits = |length: usize| length == places || length == 0;
-            assert!(
-                series.values.len() == places
-                    && fits(series.spread.len())
-                    && fits(series.model.len()),
-                "series {:?} does not fit the rows or numbers",
-                series.name
-            );
-        }
-    }
-
     /// The smallest and the largest drawn value.
     fn range(&self) -> (f64, f64) {
-        let of = |series: &Series| {
-            let spread = series.spread.iter().flatten();
-            let spread: Vec<f64> = spread.flat_map(|(low, high)| [*low, *high]).collect();
-            let values = series.values.iter().chain(&series.model).flatten().copied();
-            values.chain(spread).collect::<Vec<_>>()
+        let of = |point: &Point| {
+            let (low, high) = point.spread.unwrap_or((point.value, point.value));
+            [point.value, low, high, point.model.unwrap_or(point.value)]
         };
-        let all = self.series.iter().flat_map(of);
-        all.fold((f64::INFINITY, 0.0), |(low, high), value| {
-            (low.min(value), value.max(high))
-        })
+        let all = self.series.iter().flat_map(|series| &series.points);
+        all.flat_map(of)
+            .fold((f64::INFINITY, 0.0), |(low, high), value| {
+                (low.min(value), value.max(high))
+            })
     }
 
     /// Draws the legend from `y` on and returns the y of its last row.
     fn legend(&self, svg: &mut Svg, mut y: f64) -> f64 {
-        let is_line = matches!(self.across, Across::Numbers(..));
-        let has_model = self
-            .series
-            .iter()
-            .any(|series| series.model.iter().any(Option::is_some));
-        let model = has_model.then_some((self.model_name.as_str(), None));
+        let is_line = !matches!(self.chart.across, Across::Rows(_));
+        let mut points = self.series.iter().flat_map(|series| &series.points);
+        let has_model = points.any(|point| point.model.is_some());
+        let model = has_model.then_some(("model", None));
         let named = self
             .series
             .iter()
@@ -193,13 +246,14 @@ impl Chart {
         let mut x = 20.0;
         for (name, index) in named.chain(model) {
             let width = 30.0 + text_width(name, LABEL.size) + 22.0;
+            // The first entry of a row stays there even if it is too wide.
             if x + width > RIGHT && x > 20.0 {
                 (x, y) = (20.0, y + LEGEND_ROW);
             }
             match (index, is_line) {
                 (Some(index), false) => marker::draw(svg, (x + 12.0, y - 4.0), index),
                 (None, false) => dots::model_mark(svg, (x + 12.0, y - 4.0)),
-                (Some(index), true) => lines::key(svg, x, y, index),
+                (Some(index), true) => lines::key(svg, x, y, index, self.has_markers()),
                 (None, true) => lines::model_key(svg, x, y),
             }
             svg.text((x + 30.0, y), Anchor::Start, LABEL, name);
@@ -213,41 +267,45 @@ impl Chart {
 mod tests {
     use super::*;
 
-    fn series(name: &str, values: &[f64], model: &[f64]) -> Series {
-        Series {
-            name: name.to_string(),
-            values: values.iter().copied().map(Some).collect(),
-            spread: values
-                .iter()
-                .map(|value| Some((value * 0.9, value * 1.1)))
-                .collect(),
-            model: model.iter().copied().map(Some).collect(),
+    /// Times of two subjects for two delays, 5 % around the numbers; the first has a model.
+    fn record(values: [[f64; 2]; 2]) -> Record {
+        let mut record = Record::start("test", 1);
+        for (subject, values) in ["direct", "early"].into_iter().zip(values) {
+            for (delay, value) in ["10", "500"].into_iter().zip(values) {
+                let labels = [("subject", subject), ("delay", delay)];
+                let values = vec![value * 0.95, value, value * 1.05];
+                record.sample("time", "ms", &labels, values);
+                record.model((subject == "direct").then_some(200.0));
+            }
         }
+        record
+    }
+
+    fn usual() -> Record {
+        record([[201.0, 202.0], [151.0, 152.0]])
     }
 
     fn chart(across: Across) -> Chart {
+        let curve = |name: &str| Curve::new(name, "time", &[("subject", name)]);
         Chart {
+            file: String::new(),
             title: "Time to first byte".to_string(),
             subtitle: "RTT 100 ms".to_string(),
             across_label: "delay, ms".to_string(),
             value_label: "ms".to_string(),
             across,
-            series: vec![
-                series("direct", &[201.0, 202.0], &[200.0, 200.0]),
-                series("early", &[151.0, 152.0], &[]),
-            ],
-            model_name: "model".to_string(),
-            note: "Whiskers: 10th to 90th percentile.".to_string(),
+            curves: ["direct", "early"].map(curve).to_vec(),
+            note: "Two delays.".to_string(),
         }
     }
 
     fn rows() -> Across {
-        Across::Rows(vec!["40/10".to_string(), "10/40".to_string()])
+        Across::Rows(vec!["delay".to_string()])
     }
 
     #[test]
     fn dots_and_predictions() {
-        let svg = chart(rows()).svg();
+        let svg = chart(rows()).svg(&usual());
         let count = |what: &str| svg.matches(what).count();
         assert_eq!(count("<circle"), 2 + 1, "values and legend of the first");
         assert_eq!(
@@ -255,26 +313,39 @@ mod tests {
             2 + 1,
             "halos of model marks and legend"
         );
-        assert!(svg.contains(">40/10</text>") && svg.contains(">model</text>"));
+        assert!(svg.contains(">500</text>") && svg.contains(">model</text>"));
+        assert!(svg.contains("whiskers: quartiles. Two delays."));
     }
 
     #[test]
     fn value_axis_fits_values() {
-        let mut wide = chart(rows());
-        wide.series[1].values[0] = Some(2.0);
-        let (scale, ticks) = wide.value_axis(0.0, 100.0);
-        assert_eq!(scale.spacing, Spacing::Logarithmic);
+        let axis = |label: &str, values| {
+            let mut chart = chart(rows());
+            chart.value_label = label.to_string();
+            let record = record(values);
+            let (scale, ticks) = select::drawing(&chart, &record.samples).value_axis(0.0, 100.0);
+            (scale.spacing, ticks)
+        };
+        let (spacing, ticks) = axis("ms", [[201.0, 202.0], [2.0, 152.0]]);
+        assert_eq!(spacing, Spacing::Logarithmic);
         assert_eq!(ticks, [1.0, 10.0, 100.0, 1000.0]);
-        let mut shares = chart(rows());
-        shares.value_label = "share, %".to_string();
-        shares.series = vec![series("all", &[50.0, 90.0], &[])];
-        let (_, ticks) = shares.value_axis(0.0, 100.0);
+        let (spacing, ticks) = axis("share, %", [[201.0, 202.0], [150.0, 152.0]]);
+        assert_eq!((spacing, ticks.last()), (Spacing::Linear, Some(&250.0)));
+        let mut shares = usual();
+        shares.samples.iter_mut().for_each(|one| one.model = None);
+        shares
+            .samples
+            .iter_mut()
+            .for_each(|one| one.values = vec![50.0, 90.0]);
+        let mut chart = chart(rows());
+        chart.value_label = "share, %".to_string();
+        let (_, ticks) = select::drawing(&chart, &shares.samples).value_axis(0.0, 100.0);
         assert_eq!(ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
     }
 
     #[test]
     fn lines_and_models() {
-        let svg = chart(Across::Numbers(vec![10.0, 500.0], Spacing::Logarithmic)).svg();
+        let svg = chart(Across::Label("delay".to_string())).svg(&usual());
         assert_eq!(svg.matches("<polyline").count(), 3);
         assert_eq!(
             svg.matches("stroke-dasharray").count(),
@@ -285,12 +356,15 @@ mod tests {
 
     #[test]
     fn chart_is_deterministic() {
-        assert_eq!(chart(rows()).svg(), chart(rows()).svg());
+        let draw = || chart(rows()).svg(&usual());
+        assert_eq!(draw(), draw());
     }
 
     #[test]
-    #[should_panic(expected = "does not fit")]
-    fn series_must_fit_axis() {
-        chart(Across::Rows(vec!["one".to_string()])).svg();
+    #[should_panic(expected = "more series than colours")]
+    fn colours_must_suffice() {
+        let mut many = chart(rows());
+        many.curves = vec![many.curves[0].clone(); SERIES_MAX + 1];
+        many.svg(&usual());
     }
 }

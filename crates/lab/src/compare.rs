@@ -19,7 +19,6 @@ mod idle;
 mod integrity;
 mod load;
 mod report;
-mod scaling;
 mod site;
 mod sizes;
 mod start;
@@ -63,7 +62,7 @@ pub struct Args {
     /// Fewer rounds and shorter loads: for a first look
     #[arg(long)]
     quick: bool,
-    /// Say what the loads and subjects are, and do nothing
+    /// List the loads and subjects, and do nothing
     #[arg(long)]
     list: bool,
     #[command(flatten)]
@@ -94,6 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
         print!("{}", report::listing());
         return Ok(());
     }
+    // The duration shows whether a run was disturbed: an idle machine takes a quarter of an hour.
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
     socket::raise_descriptor_limit()?;
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
     let footprints = bench.measure_memory()?;
     let starts = bench.measure_starts()?;
     let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
-    report::fill(&mut bench, &alone);
+    report::fill(&mut bench, alone);
     idle::fill(&mut bench.record, &footprints);
     start::fill(&mut bench.record, &starts);
     bench.record.parameter("cpus", bench.cpus.clone());
@@ -150,7 +150,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
     let mut names = args.subjects.clone();
     if !names.is_empty() {
         // All others are compared with it.
-        names.push("direct".to_owned());
+        names.push(targets::DIRECT.to_owned());
     }
     let mut found = Vec::new();
     for subject in chosen(subject::ALL.to_vec(), &names, |subject| subject.name)? {
@@ -177,6 +177,7 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
 /// The CPUs that this process may use, the last first: the first CPU of a machine usually has the
 /// most other work.
 fn cpus() -> Result<Vec<usize>> {
+    // Those of this process: a container may have fewer than the machine.
     let set = sched_getaffinity(Pid::from_raw(0)).context("read the CPU affinity")?;
     let count = CpuSet::count();
     Ok((0..count)

@@ -38,6 +38,7 @@ pub(crate) fn matches(offset: u64, bytes: &[u8]) -> bool {
 /// a client more than receiving them.
 pub(crate) fn fits(offset: u64, bytes: &[u8]) -> bool {
     const LOOKED_AT: usize = 64;
+    // Lost or repeated bytes shift everything behind them, which the last few show.
     let tail = bytes.len().saturating_sub(LOOKED_AT);
     matches(offset, &bytes[..bytes.len().min(LOOKED_AT)])
         && matches(offset + tail as u64, &bytes[tail..])

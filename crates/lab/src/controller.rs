@@ -127,6 +127,7 @@ impl Controller {
         let seconds = processor_seconds(&read("stat")?);
         Ok(Used {
             seconds: seconds.context("read the controller's processor time")?,
+            // Pages of files can be dropped at any time, and are not part of what a plan takes.
             memory: memory::of(pid)?.anonymous as f64,
         })
     }
@@ -134,6 +135,7 @@ impl Controller {
 
 /// Processor time of a whole process, including ended threads, from its `stat` (proc(5)).
 fn processor_seconds(stat: &str) -> Option<f64> {
+    // The name may contain brackets and spaces; the last bracket ends it.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<f64>().ok();
@@ -146,6 +148,7 @@ pub(crate) fn query(target: &str) -> Result<Value> {
     let mut stream =
         TcpStream::connect_timeout(&address, PATIENCE).context("reach the controller's API")?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    // HTTP by hand: one GET to the loopback address is no reason for a client library.
     write!(
         stream,
         "GET {target} HTTP/1.1\r\nHost: controller\r\nConnection: close\r\n\r\n"

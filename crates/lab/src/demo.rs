@@ -1,30 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `demo`: fetches the same web objects with and without a node on the path.
 //!
-//! Two networks are alike: a client with a real curl, a router halfway, a server with a real nginx.
-//! In one of them the router also runs a node with default settings, except for the congestion
-//! control, which is the same everywhere, whatever the host's default. Fetches are those of
-//! [`transfers`](crate::transfers), with the two networks as subjects. Every object is compared with the original, and the server's log must have the client's
-//! own address.
+//! Two networks are alike: a client, a router halfway, a server with a real nginx. In one of them the
+//! router also runs a node with default settings, except for the congestion control, which is the
+//! same everywhere, whatever the host's default. Fetches are those of
+//! [`transfers`](crate::transfers), with the two networks as subjects. Every object is compared with
+//! the original, and the server's log must have the client's own address.
 
-pub(crate) mod web;
-
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::link::Link;
-use crate::model::{self, Mode};
+use crate::model;
 use crate::network::{Family, Network};
+use crate::nginx::{self, LOG_VISITORS, Nginx};
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
 use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
-use web::{Browser, Programs, WebServer};
+use crate::web;
 
 /// How objects reach the client.
 const DIRECTLY: &str = "directly";
 const BY_NODE: &str = "through a node";
+
+/// The port of the server.
+const PORT: u16 = 80;
+
+/// Timeout of one fetch.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `posthaste-lab demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,19 +61,17 @@ impl Args {
     fn experiment(&self, congestion: &str) -> Experiment {
         let subject = |name: &str, reference| Subject {
             name: name.to_owned(),
-            labels: vec![("way", name.to_owned())],
-            mode: Mode::Early,
+            labels: Vec::new(),
             reference,
-            targets: Vec::new(),
+            goals: Vec::new(),
         };
         let family = self.family;
         Experiment {
             name: "demo",
             subjects: vec![subject(DIRECTLY, None), subject(BY_NODE, Some(0))],
             groups: vec![Group {
-                file: "svg".to_owned(),
-                title: format!("Web objects by curl from nginx over {family}"),
-                subtitle: format!("curl and nginx, {family}"),
+                file: String::new(),
+                title: format!("Web objects from nginx, {family}"),
                 subjects: vec![0, 1],
             }],
             sizes: self.sizes.clone(),
@@ -82,13 +87,12 @@ impl Args {
     }
 }
 
-/// A network with a web server, and a browser to use it. Dropped in the order of its fields.
+/// A network with a web server. Dropped in the order of its fields.
 #[derive(Debug)]
 struct Testbed {
     way: &'static str,
     node: Option<Node>,
-    server: WebServer,
-    browser: Browser,
+    server: Nginx,
     network: Network,
     family: Family,
 }
@@ -96,8 +100,8 @@ struct Testbed {
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("demo", args.common.seed);
-    let programs = Programs::find()?;
-    let bed = |way| Testbed::new(args, &programs, way);
+    let nginx = web::program()?;
+    let bed = |way| Testbed::new(args, &nginx, way);
     let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
     record.parameter("rtt_ms", args.rtt);
@@ -105,6 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("congestion", congestion.as_str());
     let results = args.experiment(&congestion).run(&sites)?;
     for (subject, testbed) in sites.0.iter().enumerate() {
+        // One more: the fetch that filled caches.
         testbed.check(1 + results.timed(|one| one == subject))?;
     }
     let unchanged = "Every object arrived unchanged, and nginx received the client's own address \
@@ -125,13 +130,13 @@ impl Topology for Sites {
     }
 
     fn path(&self, _case: Case) -> Option<model::Path> {
-        // The times of a browser and a web server are in no model.
+        // No model has the times of a web server.
         None
     }
 }
 
 impl Testbed {
-    fn new(args: &Args, programs: &Programs, way: &'static str) -> Result<Self> {
+    fn new(args: &Args, nginx: &Path, way: &'static str) -> Result<Self> {
         // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
@@ -143,11 +148,12 @@ impl Testbed {
             let node = Node::builder(network.node(0), args.binary.find()?);
             node.config(&config).start().context("start the node")
         };
+        // Header and object in one segment, as web servers are usually configured.
+        let http = format!("{LOG_VISITORS}\ntcp_nopush on;\n");
         let testbed = Self {
             way,
             node: (way == BY_NODE).then(start).transpose()?,
-            server: WebServer::start(&programs.nginx, network.server(), &args.sizes)?,
-            browser: Browser::new(&programs.curl)?,
+            server: nginx::serve_objects(nginx, network.server(), &http, &[PORT], &args.sizes)?,
             network,
             family: args.family,
         };
@@ -157,10 +163,8 @@ impl Testbed {
     }
 
     fn fetch(&self, size: u64) -> Result<Timing> {
-        let server = self.network.server_address(self.family);
-        self.browser
-            .fetch(self.network.client(), server, size)
-            .with_context(|| format!("fetch {size} KB {}", self.way))
+        let server = SocketAddr::new(self.network.server_address(self.family), PORT);
+        web::fetch(self.network.client(), server, size, PATIENCE).context(self.way)
     }
 
     /// Checks that so many fetches took the expected path.
@@ -168,7 +172,8 @@ impl Testbed {
         let client = self.network.client_address(self.family);
         let seen = self.server.visitors()?;
         ensure!(
-            seen.len() as u64 == fetches && seen.iter().all(|visitor| *visitor == client),
+            seen.len() as u64 == fetches
+                && seen.iter().all(|visitor| *visitor == client.to_string()),
             "{}: nginx received {seen:?} instead of {fetches} times {client}",
             self.way
         );

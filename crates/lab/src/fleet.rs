@@ -38,7 +38,7 @@ use topology::Topology;
 /// Bound on every wait: a slow controller is measured, one that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval of the queries for the controller's plan while nodes join.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of failures: longer than the controller defers other changes, plans and pauses.
 const REST: Duration = Duration::from_secs(13);
 /// Interval of link changes.
@@ -138,6 +138,7 @@ fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
         eprintln!("fleet: link {} of {} dies", death + 1, args.deaths);
         outcome.links.push(experiment.link_death()?);
     }
+    // After the links: a dead node stays dead, and its links with it.
     for death in 0..args.deaths {
         eprintln!("fleet: node {} of {} dies", death + 1, args.deaths);
         outcome.nodes.push(experiment.node_death()?);
@@ -200,6 +201,7 @@ impl Experiment<'_> {
         let mut found = None;
         loop {
             let plan = query_plan()?;
+            // A plan of all nodes may still lack links that are reported later.
             let links = plan["links"].as_u64().context("links of the plan")?;
             if links == (nodes * (nodes - 1)) as u64 {
                 let whole = *found.get_or_insert(plan_version(&plan)?);
@@ -208,7 +210,7 @@ impl Experiment<'_> {
                 }
             }
             ensure!(Instant::now() < deadline, "no plan of all links: {plan}");
-            self.clients.run_for(ASK_AGAIN)?;
+            self.clients.run_for(QUERY_INTERVAL)?;
         }
     }
 
@@ -216,6 +218,7 @@ impl Experiment<'_> {
     fn changes(&mut self) -> Result<Interval> {
         let nodes = self.clients.topology.nodes();
         let links = (nodes * (nodes - 1) / 2) as f64;
+        // Spread over the interval: real measurements do not change all at once.
         let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
@@ -230,6 +233,7 @@ impl Experiment<'_> {
                 owed -= 1.0;
                 let random = rng.next();
                 let (one, other) = pair(random, nodes);
+                // Up and down alike, so that links keep their mean length.
                 let factor = if random >> 63 == 0 {
                     CHANGE
                 } else {
@@ -260,6 +264,7 @@ impl Experiment<'_> {
 
     /// The link with the most routes fails.
     fn link_death(&mut self) -> Result<Death> {
+        // A plan in progress would be counted as the reaction to the failure.
         let plan = self.settle()?;
         let ((one, other), routes) = self.most_used();
         let before = self.mark()?;
@@ -295,6 +300,7 @@ impl Experiment<'_> {
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
             );
+            // Plans of one controller differ in the version; the epoch changes with its store.
             newer.version += 1;
             let what = "going by a plan without what is dead";
             self.clients

@@ -72,6 +72,7 @@ impl Flood {
         ensure!(plan.rate > 0, "a flood needs a rate above zero");
         let socket = raw_socket(plan.target).context("open a raw socket")?;
         let stop = Arc::new(AtomicBool::new(false));
+        // Dropped floods end at once: a failed test must not leave one running.
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("flood".to_string())
@@ -116,6 +117,7 @@ impl Drop for Flood {
 fn raw_socket(target: SocketAddr) -> io::Result<Socket> {
     let raw = Protocol::from(libc::IPPROTO_RAW);
     let socket = Socket::new(Domain::for_address(target), Type::RAW, Some(raw))?;
+    // A burst after a delay of this thread must fit, or the mean rate is not reached.
     socket.set_send_buffer_size(1 << 20)?;
     Ok(socket)
 }
@@ -125,6 +127,7 @@ fn raw_socket(target: SocketAddr) -> io::Result<Socket> {
 fn send_all(socket: &Socket, plan: Plan, stop: &AtomicBool) -> io::Result<u64> {
     // IPv6 raw sockets reject a port that is not their protocol number.
     let target = SocketAddr::new(plan.target.ip(), 0).into();
+    // Without repetition: a second SYN of one source would be a retransmission.
     let mut sources = Sources::new(plan);
     let total =
         u64::from(plan.rate) * u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX) / 1000;
@@ -196,6 +199,7 @@ impl Sources {
             let [a, b, c, d, e, f, ..] = self.random.next().to_be_bytes();
             let source = SocketAddr::new(
                 address(self.prefix, host),
+                // Clients have no ports below 1024.
                 u16::from_be_bytes([a, b]) | 1024,
             );
             if self.used.insert(source) {

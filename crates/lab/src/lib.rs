@@ -3,7 +3,8 @@
 //!
 //! The lab builds networks of namespaces joined by emulated links ([`network`]), runs the product
 //! in them as an operator would ([`node`]), times transfers ([`transfer`]) and writes dated records
-//! with charts ([`record`], [`chart`]). It uses the product only as a program; the exception is
+//! ([`record`]): samples with the model's predictions, targets ([`target`]), and which of the samples
+//! a chart shows ([`chart`]). Tables and charts are made from the record alone. It uses the product only as a program; the exception is
 //! [`fleet`], which plays a thousand nodes with the product's code. Everything it makes is in its
 //! own namespaces and is removed with it, even when it is killed.
 //!
@@ -17,7 +18,6 @@ mod content;
 mod controller;
 pub mod demo;
 pub mod echo;
-pub mod encapsulation;
 pub mod fleet;
 pub mod flood;
 pub mod link;
@@ -43,7 +43,8 @@ pub mod stats;
 pub mod synflood;
 mod sys;
 pub mod table;
-mod target;
+pub mod target;
 mod threads;
 pub mod transfer;
 pub mod transfers;
+mod web;

@@ -170,5 +170,6 @@ pub(crate) fn percentiles(samples: &[f64]) -> Option<[f64; 4]> {
 /// Writes a line of JSON to the standard output.
 fn print(value: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(value).context("encode")?;
+    // The lab waits for the newline: a line may be written in parts.
     writeln!(std::io::stdout(), "{line}").context("print")
 }

@@ -21,7 +21,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Fetch web objects with curl and nginx, with and without a node halfway.
+    /// Fetch web objects of nginx, with and without a node halfway.
     Demo(demo::Args),
     /// Time transfers with no node, with nodes on and beside the path and in chains, beside the model.
     TransferTimes(line::Args),
@@ -41,7 +41,7 @@ enum Command {
     Fleet(fleet::Args),
     /// Time transfers over an overlay with a controller, beside a reverse proxy, while links change.
     Overlay(overlay::Args),
-    /// Print records as Markdown.
+    /// Print records as Markdown, and draw their charts again.
     Report(record::Args),
 }
 

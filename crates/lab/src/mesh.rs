@@ -71,6 +71,7 @@ pub(crate) fn prefix(place: usize, family: Family) -> String {
 
 /// The index of a link in the list of [`Mesh::new`].
 fn index(one: usize, other: usize) -> usize {
+    // The order of the pairs in `Mesh::new`: all with a smaller number come first.
     let (low, high) = (one.min(other), one.max(other));
     high * (high - 1) / 2 + low
 }
@@ -107,6 +108,7 @@ impl Mesh {
             let own: Vec<u8> = own.map(|(_, host)| *host).collect();
             let lines = place_commands(place, places, &own, congestion);
             mesh.place(place).ip_batch(&lines)?;
+            // Places forward between the hosts beside them and the other places.
             make_router(mesh.place(place))?;
         }
         for (place, host) in &mesh.beside {
@@ -148,6 +150,7 @@ fn place_commands(place: usize, places: usize, hosts: &[u8], congestion: &str) -
     for family in Family::ALL {
         let own = address(place, 0, family);
         let all = if family == Family::V4 { 32 } else { 128 };
+        // On the loopback interface, so that a place has one address over all its links.
         lines.push(format!("address add {own}/{all} dev lo{}", family.nodad()));
         lines.extend(others().map(|other| {
             let (prefix, number) = (prefix(other, family), other + 1);

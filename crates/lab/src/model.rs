@@ -5,13 +5,8 @@
 //! one way, every link has the same rate, there is no loss, and all times count from the start of
 //! `connect()`.
 //!
-//! **Modes.** Early takes `2D + 2X` to the first byte, `D` being the one-way delay from client to server
-//! and `X` that of the longest hop. Strict and late take `4D`:
-//! * Strict: the client is answered when the server has answered, at `2D`; by then every hop is
-//!   open and the request takes `2D` there and back.
-//! * Late: each node opens its next hop when its own handshake is complete. A hop takes `2X_i` for
-//!   its handshake, and its last packet, with the request behind it, takes `X_i` more to the node
-//!   that opens the next: `3X_i` for each hop, `3D` in all to the server, and `D` back.
+//! Nodes relay in early mode, which takes `2D + 2X` to the first byte: `D` is the one-way delay from
+//! client to server and `X` that of the longest hop.
 //!
 //! **Warm hops** are open before the flow arrives, with larger windows than any transfer here
 //! needs, so they add no wait. What remains are the client's hop and the server's. This is a lower
@@ -26,33 +21,9 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use posthaste_plan::{Link, Model, model};
+use posthaste_plan::{Link, Model};
 
-use crate::names::named;
 use crate::network::Family;
-
-named! {
-    /// When a node answers the client.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
-    pub(crate) enum Mode {
-        /// At once, opening the next hop at the same time.
-        Early = "early",
-        /// When the server has answered.
-        Strict = "strict",
-        /// At once, opening the next hop when the client is connected.
-        Late = "late",
-    }
-}
-
-impl Mode {
-    fn planned(self) -> model::Mode {
-        match self {
-            Self::Early => model::Mode::Early,
-            Self::Strict => model::Mode::Strict,
-            Self::Late => model::Mode::Late,
-        }
-    }
-}
 
 /// The hops between the nodes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,28 +60,20 @@ impl Path {
         }
     }
 
-    fn round_trip(&self) -> Duration {
-        self.hops.iter().sum::<Duration>() * 2
-    }
-
     /// When `connect()` returns.
-    pub(crate) fn connect(&self, mode: Mode) -> Duration {
-        match mode {
-            Mode::Early | Mode::Late => self.hops.first().copied().unwrap_or_default() * 2,
-            Mode::Strict => self.round_trip(),
-        }
+    pub(crate) fn connect(&self) -> Duration {
+        self.hops.first().copied().unwrap_or_default() * 2
     }
 
     /// When the first byte of the answer arrives.
-    pub(crate) fn first_byte(&self, mode: Mode) -> Duration {
-        self.complete(mode, 0)
+    pub(crate) fn first_byte(&self) -> Duration {
+        self.complete(0)
     }
 
     /// When the last of `bytes` bytes arrives.
-    pub(crate) fn complete(&self, mode: Mode, bytes: u64) -> Duration {
+    pub(crate) fn complete(&self, bytes: u64) -> Duration {
         let header_bytes = self.family.header_bytes();
         let model = Model {
-            mode: mode.planned(),
             segment_bytes: u32::from(crate::link::MTU) - header_bytes,
             header_bytes,
             ..Model::default()
@@ -144,14 +107,13 @@ impl Path {
     /// The earliest time at which half of `clients` can have finished that each fetch `bytes`
     /// bytes, all at once: none finishes before a single one would, and half of all bytes have to
     /// be sent.
-    pub(crate) fn half_complete(&self, mode: Mode, bytes: u64, clients: u32) -> Duration {
+    pub(crate) fn half_complete(&self, bytes: u64, clients: u32) -> Duration {
         let half = bytes * u64::from(clients.div_ceil(2));
         let header_bytes = u64::from(self.family.header_bytes());
         let segments = half.div_ceil(u64::from(crate::link::MTU) - header_bytes);
         let micros = (half + segments * header_bytes).saturating_mul(8_000_000) / self.rate;
         let sending = Duration::from_micros(micros);
-        self.complete(mode, bytes)
-            .max(self.first_byte(mode) + sending)
+        self.complete(bytes).max(self.first_byte() + sending)
     }
 }
 
@@ -181,28 +143,14 @@ mod tests {
 
     #[test]
     fn published_first_byte_times() {
-        let times: Vec<f64> = (0..4)
-            .map(|nodes| ms(path(nodes).first_byte(Mode::Early)))
-            .collect();
+        let times: Vec<f64> = (0..4).map(|nodes| ms(path(nodes).first_byte())).collect();
         assert_eq!(times, [200.0, 150.0, 133.3, 125.0]);
     }
 
     #[test]
-    fn modes_agree_without_node() {
-        for mode in Mode::ALL {
-            assert_eq!(path(0).connect(mode), 100 * MS);
-            assert_eq!(path(0).first_byte(mode), 200 * MS);
-        }
-    }
-
-    #[test]
-    fn strict_and_late_lose_handshake() {
-        for mode in [Mode::Strict, Mode::Late] {
-            assert_eq!(path(1).first_byte(mode), 200 * MS);
-            assert_eq!(path(1).complete(mode, 25_000), 250 * MS);
-        }
-        assert_eq!(path(1).connect(Mode::Strict), 100 * MS);
-        assert_eq!(path(1).connect(Mode::Late), 50 * MS);
+    fn round_trips_without_node() {
+        assert_eq!(path(0).connect(), 100 * MS);
+        assert_eq!(path(0).first_byte(), 200 * MS);
     }
 
     #[test]
@@ -211,9 +159,9 @@ mod tests {
             hops: vec![12 * MS, 13 * MS, 25 * MS],
             ..path(0)
         };
-        assert_eq!(uneven.connect(Mode::Early), 24 * MS);
-        assert_eq!(uneven.first_byte(Mode::Early), 150 * MS);
-        assert_eq!(uneven.complete(Mode::Early, 25_000), 200 * MS);
+        assert_eq!(uneven.connect(), 24 * MS);
+        assert_eq!(uneven.first_byte(), 150 * MS);
+        assert_eq!(uneven.complete(25_000), 200 * MS);
     }
 
     #[test]
@@ -223,19 +171,19 @@ mod tests {
             between: Hops::Warm,
             ..path(0)
         };
-        assert_eq!(warm.connect(Mode::Early), 4 * MS);
-        assert_eq!(warm.first_byte(Mode::Early), 104 * MS);
-        assert_eq!(warm.complete(Mode::Early, 25_000), 108 * MS);
+        assert_eq!(warm.connect(), 4 * MS);
+        assert_eq!(warm.first_byte(), 104 * MS);
+        assert_eq!(warm.complete(25_000), 108 * MS);
         let uneven = Path {
             hops: vec![2 * MS, 38 * MS, 10 * MS],
             ..warm.clone()
         };
-        assert_eq!(uneven.first_byte(Mode::Early), 120 * MS);
+        assert_eq!(uneven.first_byte(), 120 * MS);
         let cold = Path {
             between: Hops::Transparent,
             ..warm
         };
-        assert_eq!(cold.first_byte(Mode::Early), 192 * MS);
+        assert_eq!(cold.first_byte(), 192 * MS);
     }
 
     #[test]
@@ -246,9 +194,8 @@ mod tests {
             u64::MAX,
             Family::V4,
         );
-        let gains = [10_000, 25_000, 50_000, 500_000].map(|bytes| {
-            ms(path(0).complete(Mode::Early, bytes)) - ms(aside.complete(Mode::Early, bytes))
-        });
+        let gains = [10_000, 25_000, 50_000, 500_000]
+            .map(|bytes| ms(path(0).complete(bytes)) - ms(aside.complete(bytes)));
         assert_eq!(gains, [-25.0, 0.0, 25.0, 100.0]);
     }
 
@@ -266,11 +213,7 @@ mod tests {
             (500_000, 5),
         ] {
             let expected = 200 * MS + 100 * MS * rounds;
-            assert_eq!(
-                path(0).complete(Mode::Early, bytes),
-                expected,
-                "{bytes} bytes"
-            );
+            assert_eq!(path(0).complete(bytes), expected, "{bytes} bytes");
         }
     }
 
@@ -282,11 +225,11 @@ mod tests {
             rate: 100_000_000,
             ..path(0)
         };
-        let of = |bytes, clients| ms(warm.half_complete(Mode::Early, bytes, clients));
-        assert_eq!(of(25_000, 1), ms(warm.complete(Mode::Early, 25_000)));
+        let of = |bytes, clients| ms(warm.half_complete(bytes, clients));
+        assert_eq!(of(25_000, 1), ms(warm.complete(25_000)));
         // 25 times 25 KB, and the headers of 432 segments.
         assert_eq!(of(25_000, 50), 155.8);
-        assert_eq!(of(25_000, 2), ms(warm.complete(Mode::Early, 25_000)));
+        assert_eq!(of(25_000, 2), ms(warm.complete(25_000)));
     }
 
     #[test]
@@ -295,7 +238,7 @@ mod tests {
             family: Family::V6,
             ..path(0)
         };
-        assert_eq!(path.complete(Mode::Early, 14_480), 300 * MS);
+        assert_eq!(path.complete(14_480), 300 * MS);
     }
 
     #[test]
@@ -305,10 +248,7 @@ mod tests {
             rate: 8_000_000,
             ..even(10 * MS, 0, 1, Family::V4)
         };
-        assert_eq!(slow.complete(Mode::Early, 14_480), 20 * MS + 15 * MS);
-        assert_eq!(
-            slow.complete(Mode::Early, 2 * 14_480),
-            20 * MS + 15 * MS + 15 * MS
-        );
+        assert_eq!(slow.complete(14_480), 20 * MS + 15 * MS);
+        assert_eq!(slow.complete(2 * 14_480), 20 * MS + 15 * MS + 15 * MS);
     }
 }

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of enumerations in tables, records and configurations.
 
-/// Declares an enumeration with the name of each variant beside it. Gives it `ALL`, an array of
-/// the variants in order, and `name()`.
+/// An enumeration whose variants have names.
+pub(crate) trait Named: Copy + 'static {
+    /// All variants, in order.
+    const ALL: &'static [Self];
+
+    /// The name in tables, records and configurations.
+    fn name(self) -> &'static str;
+}
+
+/// Declares an enumeration with the name of each variant beside it, and makes it [`Named`].
 macro_rules! named {
     (
         $(#[$meta:meta])*
@@ -15,13 +23,10 @@ macro_rules! named {
             $($(#[$doc])* $variant,)+
         }
 
-        #[allow(dead_code, reason = "not all of them need both")]
-        impl $enumeration {
-            /// All variants, in order.
-            $visibility const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+        impl $crate::names::Named for $enumeration {
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name in tables, records and configurations.
-            $visibility fn name(self) -> &'static str {
+            fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }

@@ -65,12 +65,15 @@ impl Namespace {
     pub fn new() -> Result<Self> {
         scratch::prepare();
         let name = scratch::unique_name();
+        // `ip netns` also binds the namespace to a file, so that it lives without a process in it.
         run(Command::new("ip").args(["netns", "add", &name]))?;
+        // An open file is entered without a look-up of the name, which another process may remove.
         let file = File::open(path_of(&name)).with_context(|| format!("open namespace {name}"))?;
         let namespace = Self { name, file };
         for (key, value) in SETTINGS {
             namespace.sysctl(key, value)?;
         }
+        // A new namespace has it down, and local connections would fail.
         namespace.ip("link set lo up")?;
         Ok(namespace)
     }
@@ -138,6 +141,7 @@ impl Namespace {
         let mut text = lines.join("\n");
         text.push('\n');
         let mut command = Command::new("ip");
+        // A network of a dozen places takes hundreds of commands, and each would be a process.
         run_with(command.args(["-n", &self.name, "-batch", "-"]), &text).map(drop)
     }
 
@@ -151,6 +155,7 @@ impl Namespace {
     /// Sets a sysctl, named with dots.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = sysctl_path(key);
+        // /proc/sys/net shows the namespace of the thread that opens the file.
         self.run_in(|| fs::write(path, value))
             .with_context(|| format!("set {key} to {value}"))
     }

@@ -74,6 +74,7 @@ impl Family {
 
     /// Bytes of IP and TCP header in a data packet with timestamps.
     pub fn header_bytes(self) -> u32 {
+        // Timestamps take 10 bytes and 2 of padding in each segment of Linux.
         let ip = if self == Self::V4 { 20 } else { 40 };
         ip + 20 + 12
     }
@@ -131,6 +132,7 @@ impl Builder {
     pub fn build(self) -> Result<Network> {
         let plan = &self.plan;
         ensure!(plan.line > 0, "a network needs at least one link");
+        // The number of a link is a byte of its IPv4 prefix.
         ensure!(self.links.len() < 255, "a network has at most 254 links");
         ensure!(
             plan.beside.iter().all(|&host| plan.is_node(host)),
@@ -140,7 +142,9 @@ impl Builder {
         let links: Vec<_> = ends.zip(self.links).collect();
         let fabric = Fabric::new(plan.hosts(), &links, self.seed)?;
         for (index, host) in fabric.hosts.iter().enumerate() {
+            // After all interfaces exist: routes name neighbours on them.
             host.ip_batch(&plan.configuration(index, &self.congestion))?;
+            // Ends must not forward: a packet for another host that arrives there is lost.
             if plan.is_node(index) {
                 fabric::make_router(host)?;
                 host.sysctl("net.ipv4.conf.all.rp_filter", &self.rp_filter.to_string())?;

@@ -36,8 +36,10 @@ impl Nginx {
         fs::write(&file, configuration(http)).context("configure nginx")?;
         let mut command = host.command(program)?;
         // Both before it reads its configuration: it must write nowhere else.
+        // The compiled-in log file belongs to the host.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
+        // In the foreground and without a master, so that it dies with the lab.
         let mut process = Process::spawn("nginx", command)?;
         // nginx writes its process id when it listens.
         let listening = root.join("nginx.pid");
@@ -91,6 +93,7 @@ pub(crate) fn serve_objects(
 ) -> Result<Nginx> {
     let files = Scratch::new()?;
     let root = files.path();
+    // Regular files, so that nginx serves them by sendfile as usual.
     for &size in sizes {
         fs::write(root.join(object_name(size)), object(size)).context("write an object")?;
     }

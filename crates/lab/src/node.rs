@@ -85,8 +85,10 @@ impl Builder<'_> {
 
     /// As [`Self::start`], with another way to start the process than [`Process::spawn`].
     pub fn start_by(self, spawn: impl FnOnce(&str, Command) -> Result<Process>) -> Result<Node> {
+        // The process exists before it is ready: a failure to start is reported with its output.
         let mut node = self.spawn(spawn)?;
         node.process
+            // The node logs a message with this word; the format of the line is that of its log.
             .wait_until("word that it is ready", READY, |process| {
                 process
                     .stdout()
@@ -185,6 +187,7 @@ impl Node {
 
     /// Runs an admin verb, given as the words after `posthaste`, and returns its output.
     pub fn admin(&self, words: &str) -> Result<String> {
+        // In the namespace of the lab: the admin socket is a file, which every namespace reaches.
         let mut command = Command::new(&self.binary);
         command
             .args(words.split_whitespace())
@@ -234,6 +237,7 @@ impl Node {
 }
 
 fn find_number(value: &Value, name: &str) -> Option<u64> {
+    // Counters move between groups of the status, and experiments need only their values.
     match value {
         Value::Object(fields) => fields
             .get(name)
@@ -260,6 +264,7 @@ impl Binary {
     /// The program's path. An error names the ways to give one.
     pub fn find(&self) -> Result<PathBuf> {
         if let Some(path) = &self.node_binary {
+            // Absolute, because processes may start in another directory.
             return fs::canonicalize(path).with_context(|| format!("find {}", path.display()));
         }
         let own = std::env::current_exe().context("find this program's own path")?;

@@ -8,7 +8,6 @@
 //!
 //! The matrices are not part of the project: `--data` is the path to them.
 
-mod charts;
 pub(crate) mod data;
 mod quality;
 mod report;
@@ -43,6 +42,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     ensure!(args.nodes.is_sorted_by(|a, b| a < b), "--nodes must ascend");
     let record = Record::start("planning", args.common.seed);
+    // All data first: a missing file is to fail before minutes of computing.
     let mesh = data::read_mesh(&args.data)?;
     let cloud = data::read_cloud(&args.data)?;
     let cities = data::read_cities(&args.data)?;

@@ -55,6 +55,7 @@ impl Poll {
         most: Option<Duration>,
         ready: &mut Vec<usize>,
     ) -> io::Result<()> {
+        // Links and open loops are due within microseconds, which epoll_wait cannot wait for.
         let count = sys::epoll_wait_precise(self.epoll.0.as_fd(), &mut self.events, most)?;
         ready.clear();
         let numbers = self.events[..count].iter().map(|event| event.u64);

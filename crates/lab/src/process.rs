@@ -44,6 +44,8 @@ impl Process {
         mut command: Command,
         adopt: impl FnOnce(u32) -> io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self> {
+        // Files instead of pipes: nobody reads while a process runs, and a full pipe would block
+        // it.
         let output = Scratch::new()?;
         let create = |file| File::create(output.path().join(file)).context("make an output file");
         command
@@ -132,6 +134,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended already; then there is nothing to kill.
+        // SIGKILL, because a destructor must not wait for a program that drains.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -163,7 +166,7 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// Runs a command to its end and returns its output. An error has what it said.
+/// Runs a command to its end and returns its output. An error contains its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     run_with(command, "")
 }
@@ -217,7 +220,7 @@ fn start(command: Command, adopt: Adopt) -> Result<Child> {
         .context("reach the thread that starts processes")?;
     Ok(answer
         .recv()
-        .context("hear from the thread that starts processes")??)
+        .context("receive from the thread that starts processes")??)
 }
 
 fn adopted(mut child: Child, adopt: Adopt) -> io::Result<Child> {

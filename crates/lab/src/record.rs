@@ -5,8 +5,9 @@
 //! generated from it. It has enough to repeat the experiment and to check every summary row against
 //! the samples.
 
+mod view;
+
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,9 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::chart::Chart;
 use crate::table::Table;
+use crate::target::Target;
 
 /// Version of the file format that this lab writes and reads.
 const FORMAT: u32 = 1;
@@ -45,6 +48,12 @@ pub struct Record {
     pub samples: Vec<Samples>,
     /// Summary rows, computed from the samples.
     pub tables: Vec<Table>,
+    /// Bounds on figures, and what was measured.
+    #[serde(default)]
+    pub targets: Vec<Target>,
+    /// Which samples the charts show, and how.
+    #[serde(default)]
+    pub charts: Vec<Chart>,
     /// What a reader needs to interpret the numbers: limits, misses, failures.
     pub remarks: Vec<String>,
 }
@@ -71,6 +80,37 @@ pub struct Samples {
     pub labels: BTreeMap<String, String>,
     /// The values in the order they were taken.
     pub values: Vec<f64>,
+    /// The model's prediction, if there is a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<f64>,
+}
+
+impl Samples {
+    /// Whether these are of this quantity, with all of these labels.
+    pub(crate) fn are(&self, quantity: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.quantity == quantity && self.has(labels)
+    }
+
+    /// Whether these have all of these labels.
+    pub(crate) fn has(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(name, value): (&String, &String)| self.labels.get(name) == Some(value);
+        labels.iter().all(has)
+    }
+
+    /// The values of these labels; a dash for one that it does not have.
+    pub(crate) fn values_of(&self, labels: &[impl AsRef<str>]) -> Vec<String> {
+        let value = |label: &_| self.labels.get(AsRef::as_ref(label));
+        let values = labels.iter().map(value);
+        values
+            .map(|value| value.map_or("-", String::as_str).to_owned())
+            .collect()
+    }
+}
+
+/// Labels of samples.
+pub(crate) fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let label = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+    labels.iter().map(label).collect()
 }
 
 impl Record {
@@ -87,6 +127,8 @@ impl Record {
             parameters: BTreeMap::new(),
             samples: Vec::new(),
             tables: Vec::new(),
+            targets: Vec::new(),
+            charts: Vec::new(),
             remarks: Vec::new(),
         }
     }
@@ -104,13 +146,41 @@ impl Record {
         labels: &[(&str, &str)],
         values: Vec<f64>,
     ) {
-        let label = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
         self.samples.push(Samples {
             quantity: quantity.to_string(),
             unit: unit.to_string(),
-            labels: labels.iter().map(label).collect(),
+            labels: self::labels(labels),
             values,
+            model: None,
         });
+    }
+
+    /// Adds the model's prediction for the samples added last.
+    pub(crate) fn model(&mut self, model: Option<f64>) {
+        if let Some(last) = self.samples.last_mut() {
+            last.model = model;
+        }
+    }
+
+    /// Adds a table of samples: see [`view::table`].
+    pub(crate) fn table(
+        &mut self,
+        title: &str,
+        is_shown: impl Fn(&Samples) -> bool,
+        rows: &[&str],
+        quantities: &[&str],
+    ) {
+        let shown = self.samples.iter().filter(|one| is_shown(one));
+        let table = view::table(title, shown, rows, quantities);
+        if !table.rows.is_empty() {
+            self.tables.push(table);
+        }
+    }
+
+    /// The number of targets that are not met.
+    pub(crate) fn missed(&self) -> usize {
+        let missed = self.targets.iter().filter(|target| !target.is_met());
+        missed.count()
     }
 
     /// The path of a file of this run in `directory`: experiment, date, extension.
@@ -127,39 +197,29 @@ impl Record {
     /// Writes the record below `directory`, which is made if missing.
     pub fn write(&self, directory: &Path) -> anyhow::Result<PathBuf> {
         let path = self.path(directory, "json");
+        // One value per line: records are compared with diff.
         let json = serde_json::to_string_pretty(self).context("encode the record")?;
         write_file(&path, &(json + "\n"))?;
         Ok(path)
     }
 
-    /// Prints tables and remarks, and saves all as [`Record::save`] does.
-    pub(crate) fn publish<N: Display>(
-        &self,
-        directory: &Path,
-        charts: impl IntoIterator<Item = (N, String)>,
-    ) -> anyhow::Result<()> {
-        for table in &self.tables {
-            println!("{table}");
-        }
-        for remark in &self.remarks {
-            println!("{remark}");
-        }
-        self.save(directory, charts)
+    /// Prints the record, and writes it and its charts below `directory`.
+    pub(crate) fn publish(&self, directory: &Path) -> anyhow::Result<()> {
+        println!("{}", self.markdown());
+        // Charts first: the record, which is the result, is printed last and found at the end of
+        // the output.
+        self.draw(directory)?;
+        println!("Record: {}", self.write(directory)?.display());
+        Ok(())
     }
 
-    /// Writes charts (SVG), by the extensions of their files' names, and the record below
-    /// `directory`, and prints the paths.
-    pub(crate) fn save<N: Display>(
-        &self,
-        directory: &Path,
-        charts: impl IntoIterator<Item = (N, String)>,
-    ) -> anyhow::Result<()> {
-        for (extension, chart) in charts {
-            let path = self.path(directory, &extension.to_string());
-            write_file(&path, &chart)?;
-            println!("Chart: {}", path.display());
+    /// Writes the charts (SVG) below `directory`, and prints their paths on stderr.
+    fn draw(&self, directory: &Path) -> anyhow::Result<()> {
+        for chart in &self.charts {
+            let path = self.path(directory, &chart.extension());
+            write_file(&path, &chart.svg(self))?;
+            eprintln!("Chart: {}", path.display());
         }
-        println!("Record: {}", self.write(directory)?.display());
         Ok(())
     }
 
@@ -168,6 +228,7 @@ impl Record {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         let record: Self = serde_json::from_str(&text)
             .with_context(|| format!("{} is not a record of the lab", path.display()))?;
+        // New fields have defaults, so older records of this format can be read.
         ensure!(
             record.format == FORMAT,
             "{} has record format {}; this lab reads format {FORMAT}",
@@ -180,7 +241,8 @@ impl Record {
     /// The record's tables and conditions as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("### {}\n\n", self.experiment);
-        for table in &self.tables {
+        let targets = (!self.targets.is_empty()).then(|| view::targets(&self.targets));
+        for table in self.tables.iter().chain(&targets) {
             text.push_str(&table.markdown());
             text.push('\n');
         }
@@ -214,6 +276,7 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             kernel: kernel.trim().to_string(),
+            // Those that this process may use, which an affinity or a cgroup limits.
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cpu_model: model.map_or("unknown CPU", |(_, name)| name).to_string(),
         }
@@ -237,14 +300,21 @@ pub struct Args {
     /// Records written by an experiment.
     #[arg(required = true, value_name = "RECORD")]
     records: Vec<PathBuf>,
+    /// Draw the charts again, below this directory
+    #[arg(long, value_name = "DIR")]
+    charts: Option<PathBuf>,
 }
 
-/// Prints the records as Markdown.
+/// Prints the records as Markdown, and draws their charts if requested.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let records = args.records.iter().map(|path| Record::read(path));
-    let texts: Vec<String> = records
-        .map(|record| Ok(record?.markdown()))
-        .collect::<anyhow::Result<_>>()?;
+    let records: Vec<Record> = records.collect::<anyhow::Result<_>>()?;
+    if let Some(directory) = &args.charts {
+        records
+            .iter()
+            .try_for_each(|record| record.draw(directory))?;
+    }
+    let texts: Vec<String> = records.iter().map(Record::markdown).collect();
     match writeln!(io::stdout(), "{}", texts.join("\n").trim_end()) {
         // The reader of the pipe, for example `head`, has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -31,6 +31,7 @@ pub(crate) fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f
                 let normal = radius * (TAU * random.uniform()).cos();
                 rtt_ms = rtt_ms * (1.2 + 0.5 * normal.abs()) + 0.3;
             }
+            // Symmetric, as a round trip takes both directions.
             rtts_ms[one][other] = rtt_ms;
             rtts_ms[other][one] = rtt_ms;
         }

@@ -36,13 +36,15 @@ impl Repeats {
         for repeat in 0..count {
             let (round, all) = (repeat + 1, transfers.len());
             eprintln!("{experiment}: repeat {round} of {count}, {all} transfers");
+            // Another order each time, but the same for a seed, so that a run can be repeated.
             for one in shuffled(transfers, seed, repeat) {
+                // One lost transfer of hundreds must not lose the others.
                 if let Err(error) = transfer(one) {
                     let failure = format!("{error:#}");
                     eprintln!("{experiment}: {failure}");
                     failures.push(failure);
                 }
-                // A few failures are shown beside the rest; many say that the set-up is wrong.
+                // A few failures are shown beside the rest; many mean that the set-up is wrong.
                 ensure!(
                     failures.len() <= FAILURES_MAX,
                     "more than {FAILURES_MAX} transfers failed"

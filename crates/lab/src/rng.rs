@@ -31,11 +31,13 @@ impl Rng {
 
     /// A number in `0..limit`; `limit` is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
+        // The bias of the remainder is below 2^-40 for the small limits of the lab.
         self.next() % limit
     }
 
     /// A number from 0 to 1, exclusive of 1.
     pub(crate) fn uniform(&mut self) -> f64 {
+        // A double holds 53 bits exactly; more would round up to 1.
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

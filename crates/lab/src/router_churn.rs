@@ -79,11 +79,12 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    record.publish(&args.common.output, std::iter::empty::<(&str, String)>())?;
+    record.publish(&args.common.output)?;
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
     let broken: Vec<String> = broken.map(|pair| pair.line(&run.log)).collect();
     ensure!(broken.is_empty(), "promises broken:\n{}", broken.join("\n"));
     ensure!(run.troubles.is_empty(), "{}", run.troubles.join("\n"));
+    // Otherwise the two networks would be alike, and the comparison would show nothing.
     ensure!(run.relayed > 0, "the node relayed nothing");
     Ok(())
 }
@@ -104,6 +105,7 @@ fn play(args: &Args) -> Result<Run> {
         Testbed::new(args.common.seed)?,
         Testbed::new(args.common.seed)?,
     ];
+    // Before the clients: the node observes from the first connection on.
     let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
     let start = Instant::now();
     let clients = |testbed| Clients::start(testbed, args.common.seed, args.connections, start);
@@ -128,6 +130,7 @@ impl Both {
                 // The thread receives them until the sender is dropped.
                 let _ = faults.send(event);
             });
+            // Ends the thread when it has carried out what is queued.
             drop(faults);
             (dialled, threads::join(thread))
         });
@@ -169,6 +172,8 @@ fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(
     let mut events = events.into_iter().peekable();
     let mut reported = Instant::now();
     for number in 0..args.connections {
+        // A cut link leaves connections hanging for seconds; more threads than this would slow down
+        // both networks.
         while playing(clients) >= PLAYING_MAX && start.elapsed().as_secs() < args.seconds {
             thread::sleep(LOOK);
         }
@@ -180,6 +185,7 @@ fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(
         while let Some(event) = events.next_if(|event| event.before <= number) {
             begin(event);
         }
+        // Both networks get a connection at the same time, so that a fault hits the same ones.
         clients.iter().for_each(|clients| clients.dial(number));
         if reported.elapsed() >= PROGRESS {
             reported = Instant::now();
@@ -200,6 +206,7 @@ fn carry_out(
     let (mut spans, mut troubles) = (Vec::new(), Vec::new());
     for Event { fault, lasts, .. } in inbox {
         let from = start.elapsed();
+        // The routers first: faults of the node have no counterpart without it.
         let begun = at_once(sites, |testbed| testbed.begin(fault));
         let begun = begun.and_then(|()| keeper.begin(sites[1].router(), fault));
         let applied = start.elapsed();

@@ -29,6 +29,7 @@ pub(crate) fn unique_name() -> String {
     format!(
         "{}{}",
         prefix(std::process::id()),
+        // Only uniqueness matters, so no order with other memory is needed.
         NEXT.fetch_add(1, Ordering::Relaxed)
     )
 }
@@ -70,6 +71,8 @@ impl Drop for Scratch {
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        // A lab killed by SIGKILL ran no destructor. A reused process id keeps its things until
+        // that process ends.
         remove_matching(|pid| !Path::new("/proc").join(pid.to_string()).exists());
         if let Err(e) = clean_up_on_signal() {
             eprintln!("cannot clean up on signals: {e}");
@@ -103,6 +106,7 @@ fn owner(path: &Path) -> Option<u32> {
         .to_str()?
         .strip_prefix("ph-")?
         .split_once('-')?;
+    // The whole name must match: /tmp also has names of others.
     number.parse::<u32>().ok()?;
     pid.parse().ok()
 }

@@ -35,6 +35,7 @@ pub(crate) fn listen(
     prepare: impl FnOnce(&Socket) -> io::Result<()>,
 ) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    // An experiment binds the same port again while sockets of the last one are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     // One listener for both families, whatever the host's `net.ipv6.bindv6only` is.
     socket.set_only_v6(false)?;
@@ -47,6 +48,7 @@ pub(crate) fn listen(
 /// Raises the limit of descriptors to its hard limit; returns it.
 pub(crate) fn raise_descriptor_limit() -> Result<u64> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read RLIMIT_NOFILE")?;
+    // The soft limit is 1024 on most hosts, and each connection takes a descriptor at either end.
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise RLIMIT_NOFILE")?;
     Ok(hard)
 }

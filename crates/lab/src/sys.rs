@@ -41,6 +41,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .map_err(|e| named("open /dev/net/tun", &e))?;
+    // The kernel needs the final zero byte, and would truncate a longer name silently.
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -74,6 +75,7 @@ pub(crate) fn epoll_wait_precise(
     let timeout = timespec
         .as_ref()
         .map_or(std::ptr::null(), std::ptr::from_ref);
+    // The kernel takes the room as a signed number and refuses none or a negative one.
     let room = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
     // SAFETY: `events` has room for `room` entries; `timeout` is null or points to a `timespec`
     // that outlives the call; a null signal mask is allowed.
@@ -89,12 +91,13 @@ pub(crate) fn epoll_wait_precise(
     };
     match check("epoll_pwait2", count) {
         Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        // Callers compute their timeouts anew, so an early return costs one turn.
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
         Err(e) => Err(e),
     }
 }
 
-/// Asks for the calling thread's timers to fire without slack.
+/// Makes the calling thread's timers fire without slack.
 pub(crate) fn drop_timer_slack() -> io::Result<()> {
     prctl::set_timerslack(1).map_err(|e| named("prctl PR_SET_TIMERSLACK", &e.into()))
 }
@@ -118,6 +121,8 @@ pub(crate) fn enter_namespace(namespace: impl AsFd) -> io::Result<()> {
 pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
     let prepare = move || {
         enter_namespace(&namespace)?;
+        // A killed lab runs no destructor: without this its processes would stay, with their
+        // namespaces.
         prctl::set_pdeathsig(Signal::SIGKILL)
             .map_err(|e| named("prctl PR_SET_PDEATHSIG", &e.into()))
     };

@@ -1,27 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A table only formats; its creator chooses units and digits.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
-
-/// A number with one decimal digit; a dash for `None`.
-pub(crate) fn cell(value: Option<f64>) -> String {
-    cell_with(value, 1)
-}
-
-/// A number with so many decimal digits; a dash for `None`.
-pub(crate) fn cell_with(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-}
-
-/// A signed percentage; a dash for `None`.
-pub(crate) fn percent_cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:+.1} %"))
-}
-
-/// A column: its heading, and its cell in the row of a value.
-pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// A titled table. Every row has one cell per column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,20 +22,6 @@ impl Table {
             columns: columns.iter().map(ToString::to_string).collect(),
             rows: Vec::new(),
         }
-    }
-
-    /// A table of `rows` by declared columns.
-    pub(crate) fn of<R>(
-        title: impl Into<String>,
-        rows: impl IntoIterator<Item = R>,
-        columns: &[Column<'_, R>],
-    ) -> Self {
-        let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-        let mut table = Self::new(title, &headings);
-        for row in rows {
-            table.push(columns.iter().map(|(_, cell)| cell(&row)));
-        }
-        table
     }
 
     /// Appends a row. Panics when it does not have one cell per column.
@@ -81,8 +47,7 @@ impl Table {
 
     /// The table as GitHub-flavoured Markdown, the title in bold above it.
     pub fn markdown(&self) -> String {
-        // A bar in a cell would end it.
-        let widths = self.widths(escaped);
+        let widths = self.widths();
         let rule: Vec<String> = (0..widths.len())
             .map(|column| self.rule(column, widths[column]))
             .collect();
@@ -108,12 +73,12 @@ impl Table {
         }
     }
 
-    fn widths(&self, shown: fn(&str) -> String) -> Vec<usize> {
+    fn widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| &row[column]);
             let lengths = cells
                 .chain([&self.columns[column]])
-                .map(|cell| shown(cell).chars().count());
+                .map(|cell| escaped(cell).chars().count());
             lengths.max().unwrap_or(0).max(3)
         };
         (0..self.columns.len()).map(width).collect()
@@ -132,37 +97,20 @@ impl Table {
             format!("{cell:<width$}")
         }
     }
-
-    fn text_line(&self, cells: &[String], widths: &[usize]) -> String {
-        let padded: Vec<String> = (0..cells.len())
-            .map(|column| self.pad(column, &cells[column], widths[column]))
-            .collect();
-        padded.join("  ").trim_end().to_string()
-    }
 }
 
 fn is_number(cell: &str) -> bool {
+    // Quartiles may follow in brackets.
+    let cell = cell.split(" (").next().unwrap_or_default();
     let mut words = cell.split(' ');
     let first = words.next().unwrap_or_default();
     let unit = words.next().is_none_or(|unit| unit.len() <= 4);
     cell == "-" || (first.parse::<f64>().is_ok() && unit && words.next().is_none())
 }
 
+/// A bar in a cell would end the cell.
 fn escaped(cell: &str) -> String {
     cell.replace('|', "\\|")
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.widths(str::to_string);
-        let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
-        writeln!(f, "{}\n", self.title)?;
-        writeln!(f, "{}", self.text_line(&self.columns, &widths))?;
-        writeln!(f, "{}", rules.join("  "))?;
-        self.rows
-            .iter()
-            .try_for_each(|row| writeln!(f, "{}", self.text_line(row, &widths)))
-    }
 }
 
 #[cfg(test)]
@@ -177,16 +125,6 @@ mod tests {
     }
 
     #[test]
-    fn text_is_aligned() {
-        let expected = "Times, ms\n\n\
-                        subject   connect\n\
-                        --------  -------\n\
-                        direct     100.25\n\
-                        1 | node        -\n";
-        assert_eq!(times().to_string(), expected);
-    }
-
-    #[test]
     fn markdown_escapes_and_aligns() {
         let expected = "**Times, ms**\n\n\
                         | subject   | connect |\n\
@@ -198,7 +136,7 @@ mod tests {
 
     #[test]
     fn signed_numbers_with_units() {
-        for number in ["1", "-0.5", "+1.2 %", "3 ms", "-"] {
+        for number in ["1", "-0.5", "+1.2 %", "3 ms", "2 (1 to 3)", "-"] {
             assert!(is_number(number), "{number}");
         }
         for text in ["", "40/10", "1 worker, IPv4", "2 workers", "kept"] {

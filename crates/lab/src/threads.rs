@@ -6,6 +6,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 /// Waits for a thread and returns its result. A panic there is one here.
 pub(crate) fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    // A panic of a test thread must fail the test, not hang its other threads.
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 

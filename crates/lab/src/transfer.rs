@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small TCP server and client that time a transfer and check every byte of it.
-//!
-//! The client sends `GET <bytes>` and a newline, the server sends that many bytes and closes. The
-//! bytes depend only on their position, so the client can check them.
+//! A client that times a transfer and checks every byte of it, and its server: that of the loads
+//! ([`crate::load`]), on a thread.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
+use crate::load::conversation::Conversation;
+use crate::load::server::Background;
 use crate::netns::Namespace;
-use crate::{content, socket, threads};
+use crate::{content, load, socket, threads};
 
 /// Bytes written or read at a time.
 const CHUNK: usize = 64 * 1024;
-
-/// How long the server waits for a silent client.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bound on the recorded clients.
 const PEERS_MAX: usize = 100_000;
@@ -28,26 +24,33 @@ const PEERS_MAX: usize = 100_000;
 /// A server in a namespace, on one port of all its addresses. It ends when dropped.
 #[derive(Debug)]
 pub struct Server {
-    listener: Arc<Socket>,
     peers: Arc<Mutex<Vec<SocketAddr>>>,
-    thread: Option<JoinHandle<()>>,
+    _server: Background,
 }
 
 impl Server {
     /// Starts to serve, sending with the given congestion control.
     pub fn start(namespace: &Namespace, port: u16, congestion: &str) -> Result<Self> {
-        let listener = Arc::new(
-            namespace
-                .run_in(|| listen(port, congestion))
-                .context("listen")?,
-        );
         let peers = Arc::new(Mutex::new(Vec::new()));
-        let (shared, log) = (Arc::clone(&listener), Arc::clone(&peers));
-        let thread = namespace.spawn(move || accept_all(&shared, &log))?;
+        let log = Arc::clone(&peers);
+        // Accepted connections inherit both. Setting the congestion control on them would be too
+        // late: one that began with BBR keeps pacing.
+        let prepare = |socket: &Socket| {
+            socket.set_tcp_nodelay(true)?;
+            socket.set_tcp_congestion(congestion.as_bytes())
+        };
+        let begin = move |stream: TcpStream| {
+            let mut peers = log.lock().unwrap_or_else(PoisonError::into_inner);
+            // A client that has already reset has no address any more.
+            let peer = stream.peer_addr().ok();
+            if let Some(peer) = peer.filter(|_| peers.len() < PEERS_MAX) {
+                peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
+            }
+            Conversation::new(stream)
+        };
         Ok(Self {
-            listener,
             peers,
-            thread: Some(thread),
+            _server: Background::start(namespace, port, prepare, Box::new(begin))?,
         })
     }
 
@@ -58,56 +61,6 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Makes `accept` return an error.
-        let _ = self.listener.shutdown(Shutdown::Both);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-fn listen(port: u16, congestion: &str) -> io::Result<Socket> {
-    // Accepted connections inherit it. Setting it on them would be too late: one that began with
-    // BBR keeps pacing.
-    socket::listen(port, |socket| {
-        socket.set_tcp_congestion(congestion.as_bytes())
-    })
-}
-
-fn accept_all(listener: &Socket, peers: &Mutex<Vec<SocketAddr>>) {
-    while let Ok((socket, peer)) = listener.accept() {
-        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(peer) = peer.as_socket().filter(|_| peers.len() < PEERS_MAX) {
-            peers.push(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
-        }
-        // A failed client reports its own error.
-        thread::spawn(move || serve(socket));
-    }
-}
-
-fn serve(socket: Socket) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(TcpStream::from(socket));
-    let mut request = String::new();
-    reader.by_ref().take(64).read_line(&mut request)?;
-    let bytes = parse(&request).ok_or(io::ErrorKind::InvalidData)?;
-    let mut stream = reader.into_inner();
-    let mut sent = 0;
-    while sent < bytes {
-        let left = (bytes - sent).min(CHUNK as u64);
-        sent += stream.write(content::part(sent, left))? as u64;
-    }
-    stream.shutdown(Shutdown::Write)?;
-    // The client closes when it has everything.
-    stream.read(&mut [0]).map(drop)
-}
-
-fn parse(request: &str) -> Option<u64> {
-    request.strip_prefix("GET ")?.trim_end().parse().ok()
 }
 
 /// The parameters of a transfer.
@@ -173,6 +126,7 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
         .context("set the congestion control")?;
     let mut received = 0;
     let take = |part: &[u8]| {
+        // Before the pause: what arrived is checked even if the deadline passes meanwhile.
         ensure!(
             content::matches(received, part),
             "wrong content behind byte {received}"
@@ -186,8 +140,8 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
         );
         Ok(part.is_empty())
     };
-    let line = format!("GET {}\n", request.bytes);
-    exchange(socket, request.target, &line, request.deadline, take)
+    let object = load::Request::Object(request.bytes).encode();
+    exchange(socket, request.target, &object, request.deadline, take)
 }
 
 /// Sends a request over a new connection and times the answer. `take` gets the parts of it, an
@@ -195,7 +149,7 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
 pub(crate) fn exchange(
     socket: Socket,
     target: SocketAddr,
-    request: &str,
+    request: &[u8],
     deadline: Duration,
     mut take: impl FnMut(&[u8]) -> Result<bool>,
 ) -> Result<Timing> {
@@ -209,9 +163,7 @@ pub(crate) fn exchange(
         .context("connect")?;
     let connect = start.elapsed();
     let mut stream = TcpStream::from(socket);
-    stream
-        .write_all(request.as_bytes())
-        .context("send the request")?;
+    stream.write_all(request).context("send the request")?;
     let (mut first_byte, mut complete) = (None, connect);
     loop {
         let length = read_on(&mut stream, &mut buffer).context("read")?;
@@ -239,19 +191,6 @@ fn read_on(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
         match stream.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             end => return end,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_parsed_strictly() {
-        assert_eq!(parse("GET 25000\n"), Some(25_000));
-        for wrong in ["", "GET\n", "GET -1\n", "PUT 1\n", "GET x\n"] {
-            assert_eq!(parse(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::model::{Mode, Path};
+use crate::model::Path;
 use crate::names::named;
 use crate::record::Common;
 use crate::repeats::Repeats;
@@ -54,17 +54,25 @@ impl Moment {
 pub(crate) struct Subject {
     /// Name in tables and legends.
     pub name: String,
-    /// Labels in the record.
+    /// Labels in the record, besides its name.
     pub labels: Vec<(&'static str, String)>,
-    pub mode: Mode,
     /// The subject without nodes with which its gain is computed.
     pub reference: Option<usize>,
-    pub targets: Vec<Target>,
+    pub goals: Vec<Goal>,
+}
+
+impl Subject {
+    /// The labels of its samples.
+    fn labels(&self) -> Vec<(&str, &str)> {
+        let labels = self.labels.iter();
+        let labels = labels.map(|(name, value)| (*name, value.as_str()));
+        labels.chain([("subject", self.name.as_str())]).collect()
+    }
 }
 
 /// The bounds on a subject's medians, in percent.
 #[derive(Clone, Debug)]
-pub(crate) enum Target {
+pub(crate) enum Goal {
     /// This moment lies this close to the model; `may_be_less` allows any smaller value.
     Model {
         moment: Moment,
@@ -75,7 +83,7 @@ pub(crate) enum Target {
     Behind { subject: usize, percent: f64 },
     /// Transfers of these sizes (bytes) complete in this much less time than the reference's. Where
     /// the links' rate does not allow that, within `tolerance` of even shares of the rate.
-    Gain {
+    Saved {
         by_size: &'static [(u64, f64)],
         tolerance: f64,
     },
@@ -84,11 +92,10 @@ pub(crate) enum Target {
 /// One table and one chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// The end of the chart's file name.
+    /// The end of the chart's file name, without extension.
     pub file: String,
-    pub title: String,
     /// The conditions that differ between groups.
-    pub subtitle: String,
+    pub title: String,
     /// Side by side, the reference first.
     pub subjects: Vec<usize>,
 }
@@ -163,11 +170,8 @@ impl Experiment {
     /// A description for messages.
     fn describe(&self, case: Case) -> String {
         let subject = &self.subjects[case.subject];
-        let labels: Vec<_> = subject
-            .labels
-            .iter()
-            .map(|(_, value)| value.as_str())
-            .collect();
+        let labels = subject.labels();
+        let labels: Vec<_> = labels.iter().map(|(_, value)| *value).collect();
         format!("{} KB, {}", case.bytes / KB, labels.join(", "))
     }
 
@@ -180,8 +184,10 @@ impl Experiment {
             seed: self.common.seed,
         };
         let cases = self.cases();
+        // All transfers of a repeat are mixed, so that a disturbance affects all subjects alike.
         repeats.run(&cases, &mut failures, |case| {
             let more = topology.fetch(case).with_context(|| self.describe(case))?;
+            // A transfer that failed has no time, and is reported instead.
             timings.entry(case).or_default().extend(more);
             Ok(())
         })?;

@@ -40,6 +40,7 @@ impl Checks {
 
     /// Probes this port before the others, but not at once: the disturbance may be over by then.
     pub(super) fn again(&mut self, port: u8, now: Duration) {
+        // It may be in the queue already, and one probe is enough.
         self.ports.retain(|one| *one != port);
         self.ports.push_front(port);
         self.due = self.due.max(now + CHECK_INTERVAL);
@@ -54,6 +55,7 @@ impl Checks {
         if self.at()? > now {
             return None;
         }
+        // With nothing left in the budget the port stays in the queue.
         self.refill(now);
         self.left = self.left.checked_sub(1)?;
         self.due = now + CHECK_INTERVAL;
@@ -75,9 +77,11 @@ impl Checks {
         let passed = now.saturating_sub(self.since).as_millis() / REFILL.as_millis();
         let more = u32::try_from(passed).unwrap_or(u32::MAX);
         if self.left.saturating_add(more) >= CHECKS_MAX {
+            // A full budget does not save up more.
             (self.left, self.since) = (CHECKS_MAX, now);
         } else {
             self.left += more;
+            // What is left of the interval counts for the next probe.
             self.since += REFILL * more;
         }
     }

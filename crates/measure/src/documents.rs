@@ -96,6 +96,7 @@ fn link(config: &Config, status: &Status) -> Link {
     let mut peers = config.policy.chains.peers.iter();
     let name = peers.find(|peer| peer.id == report.peer);
     Link {
+        // A peer may have left the configuration since it was measured.
         peer: name.map_or_else(|| report.peer.to_string(), |peer| peer.name.to_string()),
         id: report.peer.into(),
         state: state_word(report.state).into(),

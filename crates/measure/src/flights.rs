@@ -52,6 +52,7 @@ pub(super) struct Flights {
 impl Flights {
     pub(super) fn add(&mut self, flight: Flight) {
         if self.waiting.len() == FLIGHTS_MAX {
+            // The oldest, whose answer is the least likely; it counts neither as lost nor answered.
             self.waiting.pop_front();
         }
         let lost = false;
@@ -60,10 +61,9 @@ impl Flights {
 
     /// Takes the probe that an answer belongs to; `None` if there is none.
     pub(super) fn land(&mut self, port: u8, sequence: u32) -> Option<Flight> {
-        let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
-        let at = self.waiting.iter().position(is_it)?;
-        let Waiting { flight, lost } = self.waiting.remove(at)?;
+        let Waiting { flight, lost } = self.take(port, sequence)?;
         if lost {
+            // It was counted as lost when it timed out.
             self.pardon(flight);
         } else {
             self.record(flight, false);
@@ -73,9 +73,7 @@ impl Flights {
 
     /// Gives up a probe that cannot be answered any more.
     pub(super) fn sink(&mut self, port: u8, sequence: u32) -> Option<Flight> {
-        let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
-        let at = self.waiting.iter().position(is_it)?;
-        let Waiting { flight, lost } = self.waiting.remove(at)?;
+        let Waiting { flight, lost } = self.take(port, sequence)?;
         if lost {
             return None;
         }
@@ -83,8 +81,15 @@ impl Flights {
         Some(flight)
     }
 
+    fn take(&mut self, port: u8, sequence: u32) -> Option<Waiting> {
+        let is_it = |one: &Waiting| (one.flight.port, one.flight.sequence) == (port, sequence);
+        let at = self.waiting.iter().position(is_it)?;
+        self.waiting.remove(at)
+    }
+
     /// The next probe that has timed out.
     pub(super) fn next_lost(&mut self, now: Duration) -> Option<Flight> {
+        // Kept for a while after the timeout: an answer that is late takes the loss back.
         self.waiting
             .retain(|one| !one.lost || now < one.flight.sent + LATE_MAX);
         let is_due = |one: &&mut Waiting| !one.lost && one.flight.deadline <= now;
@@ -97,6 +102,7 @@ impl Flights {
 
     /// When the next probe times out.
     pub(super) fn deadline(&self) -> Option<Duration> {
+        // Those that were lost stay only for an answer that is late.
         let open = self.waiting.iter().filter(|one| !one.lost);
         open.map(|one| one.flight.deadline).min()
     }
@@ -121,6 +127,7 @@ impl Flights {
         let count = self.outcomes.len();
         let lost = self.outcomes.iter().filter(|outcome| outcome.lost).count();
         let counted = lost.saturating_sub(1);
+        // At most OUTCOMES_MAX million, which fits.
         let ppm = u32::try_from(counted * 1_000_000 / count.max(1)).unwrap_or(0);
         (count >= OUTCOMES_MIN).then_some(ppm)
     }
@@ -144,6 +151,7 @@ impl Flights {
     /// The probe was late and not lost.
     fn pardon(&mut self, flight: Flight) {
         let key = (flight.port, flight.sequence);
+        // It may be absent: outcomes are dropped by number and age, and checks have none.
         let mut outcomes = self.outcomes.iter_mut();
         if let Some(outcome) = outcomes.find(|one| (one.port, one.sequence) == key) {
             outcome.lost = false;

@@ -41,6 +41,7 @@ impl HandshakeProbes {
         now: Duration,
         mut done: impl FnMut(NodeId, Option<u32>),
     ) {
+        // Results first: they make room for those that wait.
         self.open.retain(|(peer, handshake_probe, deadline)| {
             let took = match handshake_probe.outcome() {
                 Ok(None) if now < *deadline => return true,
@@ -48,6 +49,7 @@ impl HandshakeProbes {
                 Err(_) => None,
             };
             let micros = took.map(|took| u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+            // Reports never hold a round trip of 0.
             done(*peer, micros.map(|micros| micros.max(1)));
             false
         });
@@ -57,6 +59,7 @@ impl HandshakeProbes {
             };
             match HandshakeProbe::begin(address, mark) {
                 Ok(handshake_probe) => self.open.push((peer, handshake_probe, now + within)),
+                // Reported as failed: the link makes no other handshake while one is pending.
                 Err(_) => done(peer, None),
             }
         }

@@ -64,6 +64,7 @@ impl Hops {
         }
         self.requested = now;
         for (worker, waiting) in self.workers.iter().zip(&mut self.answers) {
+            // One query in flight per worker: one that is stalled must not collect a queue.
             if waiting.is_none() {
                 let (answer, answers) = channel();
                 worker.send(Command::Peers { answer });
@@ -86,6 +87,7 @@ impl Hops {
         let waiting = self.answers[worker].take()?;
         match waiting.try_recv() {
             Ok(known) => Some(known),
+            // The worker ended or dropped the query: the next interval repeats it.
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 self.answers[worker] = Some(waiting);
@@ -97,6 +99,7 @@ impl Hops {
     fn on_state(&mut self, worker: usize, state: &PeerState, links: &mut Links, now: Duration) {
         let flows = state.totals.taken + state.totals.missed;
         let down = state.down_for.is_some();
+        // By worker as well: each counts its own flows.
         let seen = self.peers.entry((worker, state.peer)).or_default();
         if flows != std::mem::replace(&mut seen.flows, flows) && flows > 0 {
             self.used.insert(state.peer, now + IN_USE);
@@ -104,12 +107,14 @@ impl Hops {
         }
         if let Some((rtt, age)) = state.opened {
             let at = now.saturating_sub(age);
+            // Each time once: a worker repeats the shortest one of late in its answers.
             if age < RECENT && at > seen.opened {
                 seen.opened = at;
                 let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
                 links.on_hop(state.peer, rtt_us, at, now);
             }
         }
+        // Only the change: a peer that stays down must not be checked every second.
         if down && !std::mem::replace(&mut seen.down, down) {
             links.suspect(state.peer, now);
         }

@@ -75,7 +75,9 @@ impl Reflectors {
         let measure = &config.measure;
         for address in measure.reflectors.iter().filter(|_| measure.enabled) {
             let opened = match inherited(*address) {
+                // It keeps its queue: probes that arrive during the change are answered.
                 Some(socket) => Ok(Udp::inherited(socket, *address)),
+                // Without fates: a reflector keeps no probe to which a fate could belong.
                 None => Udp::bind(*address, mark, false),
             };
             let failure = opened.as_ref().err().map(ToString::to_string);
@@ -147,6 +149,7 @@ impl Measure {
         workers: &[Handle],
         (clock, sink): (Clock, Box<dyn ReportSink>),
     ) -> Self {
+        // Random: nodes that start together must not probe in step.
         let seed = u64::from_ne_bytes(sys::random());
         Self {
             shared: Arc::new(Shared {
@@ -173,12 +176,15 @@ impl Measure {
     /// The thread cannot be started.
     pub fn configure(&self, config: &Config, log: &Log) -> anyhow::Result<()> {
         let settings = Settings::of(config);
+        // Held to the end: two reloads at once must not start two threads.
         let mut running = lock(&self.running);
+        // A node that neither measures nor reflects needs no thread.
         let idle = settings.targets.is_empty() && running.sockets.is_empty();
         if running.thread.is_none() && idle {
             return Ok(());
         }
         if let Some((_, waker)) = &running.thread {
+            // Replaces settings that the thread has not adopted yet.
             *lock(&self.shared.next) = Some(settings);
             waker.wake();
             return Ok(());
@@ -214,6 +220,7 @@ impl Measure {
 
     /// Stops the thread.
     pub fn stop(&self) {
+        // Before the wake-up, or the thread could check it too early and wait again.
         self.shared.stopped.store(true, Ordering::Relaxed);
         if let Some((thread, waker)) = lock(&self.running).thread.take() {
             waker.wake();

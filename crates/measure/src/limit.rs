@@ -57,6 +57,7 @@ impl Sources {
     pub(super) fn new(rate: Rate) -> Self {
         Self {
             rate,
+            // Fixed: a table that grew with its sources could be filled from forged addresses.
             slots: vec![Bucket::full(rate); SLOTS],
             hash: RandomState::new(),
         }
@@ -69,6 +70,7 @@ impl Sources {
             // The owner of one address of a /64 has all.
             IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
         };
+        // With the family: an IPv4 address may equal the upper half of an IPv6 one.
         let slot = self.hash.hash_one((from.is_ipv4(), prefix)) % SLOTS as u64;
         let slot = usize::try_from(slot).unwrap_or(0);
         self.slots[slot].take(self.rate, now)

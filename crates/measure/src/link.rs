@@ -193,11 +193,14 @@ impl Link {
     /// Measures soon, if the interval became shorter than when a measurement was valid for `ttl`.
     /// Existing measurements keep that validity until there are new ones.
     fn hurry(&mut self, ttl: Duration, now: Duration, rng: &mut Rng) {
+        // A longer interval takes effect by itself, after the next probe.
         if self.ttl() >= ttl {
             return;
         }
         let next = now + part(self.interval(), rng);
+        // Until the first measurement at the new interval must have arrived.
         self.eased = Some((ttl, next + PATIENCE_MAX));
+        // Probes show nothing while UDP does not pass.
         if self.blocked {
             self.handshake.due = self.handshake.due.map(|due| due.min(next));
         } else {
@@ -207,6 +210,7 @@ impl Link {
 
     /// The next action; call again until there is none.
     pub(super) fn next_errand(&mut self, now: Duration, rng: &mut Rng) -> Option<Errand> {
+        // First: a loss may bring a handshake forward, or end the link.
         while let Some(flight) = self.flights.next_lost(now) {
             self.on_lost(flight, now);
         }
@@ -224,10 +228,13 @@ impl Link {
             // A part is random, so that nodes do not probe in step.
             let interval = self.probe_interval();
             self.due = now + interval * 3 / 4 + part(interval / 2, rng);
+            // Used only while UDP does not pass, and reset when that begins.
             self.blocked_for = (self.blocked_for * 2).min(BLOCKED_MAX);
+            // Losses of a dead link or of one without UDP do not show a lossy path.
             let counts = self.state == State::Up && !self.blocked;
             return Some(self.probe(self.next_port, counts, now));
         }
+        // These do not count for the loss: they are sent because something was odd.
         let port = self.checks.take(now)?;
         Some(self.probe(port, false, now))
     }
@@ -235,6 +242,7 @@ impl Link {
     /// When the next action may be due.
     pub(super) fn deadline(&self) -> Duration {
         let handshake = self.handshake.due.filter(|_| !self.handshake.pending);
+        // The link becomes unmeasured then, which is to be reported.
         let stale = (self.state == State::Up)
             .then(|| self.window.newest().map(|at| self.stale_at(at)))
             .flatten();
@@ -256,15 +264,20 @@ impl Link {
         self.counts.answered += 1;
         self.answered_in_a_row = self.answered_in_a_row.saturating_add(1);
         let was_in_doubt = std::mem::take(&mut self.lost_in_a_row) > 0;
+        // One answer is enough: it shows that UDP passes again.
         let was_blocked = std::mem::take(&mut self.blocked);
         match self.state {
+            // One answer may be chance: more are needed before flows come back.
             State::Dead if self.answered_in_a_row < ALIVE_AFTER => self.check_all(),
             State::Up if was_blocked => {
+                // The next probe was put off while UDP did not pass.
                 self.due = self.due.min(now + self.interval());
                 self.check_all();
             }
+            // The loss was a single one: the rest of the check is not needed.
             State::Up if was_in_doubt => self.checks.clear(),
             State::Up => {}
+            // All ports, since what was measured before has expired.
             State::Unmeasured | State::Dead => {
                 self.state = State::Up;
                 self.check_all();
@@ -272,6 +285,7 @@ impl Link {
         }
         if self.state == State::Up {
             self.handshake = Handshake {
+                // A handshake in progress has yet to report its result.
                 pending: self.handshake.pending,
                 ..Handshake::default()
             };
@@ -305,9 +319,11 @@ impl Link {
                     self.go_on_by_handshakes(news, now);
                 }
             }
+            // The next one was scheduled above.
             None if self.state == State::Dead => {}
             None => {
                 self.handshake.failed_in_a_row += 1;
+                // Nothing else measures here, and one lost SYN does not mean a dead link.
                 if self.blocked && self.handshake.failed_in_a_row < HANDSHAKES_FAILED {
                     self.handshake.due = Some(now + HANDSHAKE_AGAIN);
                 } else if self.is_silent() {
@@ -319,6 +335,7 @@ impl Link {
 
     /// A connection to the node measured a round trip at `at`.
     pub(super) fn on_hop(&mut self, rtt_us: u32, at: Duration, now: Duration) {
+        // Does not bring a link up: probes and handshakes alone decide that.
         let news = self.window.on_hop(rtt_us, at);
         if self.state == State::Up {
             self.look_into(news, None, now);
@@ -360,6 +377,7 @@ impl Link {
 
     /// The validity of a measurement.
     fn ttl(&self) -> Duration {
+        // The answer to the last probe may take its whole timeout.
         self.interval() * TTL_INTERVALS + PATIENCE_MAX
     }
 
@@ -378,16 +396,20 @@ impl Link {
     }
 
     fn patience(&self) -> Duration {
+        // None again after the link was dead: times before that may be of another path.
         let Some((mean_us, deviation_us)) = self.window.smoothed_us() else {
             return PATIENCE_FIRST;
         };
+        // As the retransmission timeout (RFC 6298 section 2.3), with one round trip more.
         let micros = 2 * u64::from(mean_us) + 4 * u64::from(deviation_us);
         Duration::from_micros(micros).clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
     fn probe(&mut self, port: u8, counts: bool, now: Duration) -> Errand {
+        // In turn: networks spread flows over several paths by their ports.
         self.next_port = (port + 1) % self.schedule.ports.max(1);
         let next = &mut self.sequences[usize::from(port)];
+        // Starts at 0 for each session, here for each source port (RFC 8762 section 4.2.1).
         let sequence = *next;
         *next = next.wrapping_add(1);
         self.counts.sent += 1;
@@ -413,6 +435,7 @@ impl Link {
             self.check_ports(flight.port + 1, DEAD_AFTER - 1);
         }
         let requested = self.handshake.pending || self.handshake.due.is_some();
+        // One is enough: its result stands until a probe is answered.
         if self.handshake.passed.is_none() && !requested {
             // Cancelled if the next probe is answered meanwhile.
             self.handshake.due = Some(now + self.patience() / 2);
@@ -435,12 +458,14 @@ impl Link {
     /// Probes are lost, but handshakes succeed.
     fn go_on_by_handshakes(&mut self, news: News, now: Duration) {
         if !self.blocked {
+            // A filter drops UDP alone: flows over TCP do not see that as loss.
             self.flights.forget_last_losses();
             self.blocked_for = BLOCKED_FIRST;
             self.due = now + BLOCKED_FIRST;
         }
         self.blocked = true;
         self.state = State::Up;
+        // Checks are probes over UDP, and would be lost.
         self.checks.clear();
         let wait = if news == News::Usual {
             self.interval()
@@ -453,10 +478,12 @@ impl Link {
     fn die(&mut self, now: Duration) {
         self.state = State::Dead;
         self.blocked = false;
+        // Its path may be another when it is up again.
         self.window = Window::new(self.schedule.ports);
         self.flights.forget_last_losses();
         self.checks.clear();
         self.answered_in_a_row = 0;
+        // A link that is measured rarely must still be found up again soon.
         self.due = self.due.min(now + DEAD_INTERVAL);
         self.handshake = Handshake {
             due: Some(now + DEAD_HANDSHAKES),
@@ -480,6 +507,7 @@ impl Link {
 
     /// Probes `count` ports out of schedule, from this one on.
     fn check_ports(&mut self, first: u8, count: u32) {
+        // With fewer ports than probes each is used again.
         let ports = (0..self.schedule.ports).cycle();
         let ports = ports.skip(usize::from(first % self.schedule.ports));
         self.checks.set(ports.take(count as usize));

@@ -83,6 +83,7 @@ impl Links {
     pub(crate) fn set_peers(&mut self, schedule: Schedule, peers: &[NodeId], now: Duration) {
         let mut former = std::mem::take(&mut self.links);
         if schedule.ports != self.schedule.ports {
+            // Times are kept by port: those of another number of ports do not fit.
             former.clear();
         }
         self.schedule = schedule;
@@ -95,6 +96,7 @@ impl Links {
                 (Link::new(*peer, schedule, due), Reported::default())
             });
             link.set_schedule(schedule, now, &mut self.rng);
+            // A reload does not undo what the controller requested.
             link.set_wanted(self.wanted.get(peer).copied(), now, &mut self.rng);
             self.links.push((link, reported));
         }
@@ -104,6 +106,7 @@ impl Links {
     /// Measures links at the intervals that a controller requests, within the bounds of
     /// [`bounded`]; others by the schedule.
     pub(crate) fn set_wanted(&mut self, wanted: HashMap<NodeId, Duration>, now: Duration) {
+        // Stored for all: a reload may add a peer that the controller has already named.
         self.wanted = bounded(wanted);
         for (link, _) in &mut self.links {
             let wanted = self.wanted.get(&link.peer).copied();
@@ -123,11 +126,13 @@ impl Links {
         let links = || self.links.iter().map(|(link, _)| link);
         self.dues = links().map(Link::deadline).collect();
         self.places = links().map(|link| link.peer).zip(0..).collect();
+        // Links have other places now, so those of the touched ones are unknown.
         self.touched = (0..self.links.len()).collect();
     }
 
     /// An action that is due; call again until there is none. Report received answers before.
     pub(crate) fn poll_action(&mut self, now: Duration) -> Option<Action> {
+        // Taken: of the calls after one wait only the first can show a stall.
         let late = self.promised.take().map(|due| now.saturating_sub(due));
         if late.is_some_and(|late| late > STALL) {
             self.links
@@ -152,12 +157,14 @@ impl Links {
 
     /// When to call [`Self::poll_action`] next. `None` without links.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
+        // Stored, since the next call finds a stall by it.
         self.promised = self.dues.iter().min().copied();
         self.promised
     }
 
     /// The next report, and the link's state at the report before; call again until there is none.
     pub(crate) fn next_report(&mut self, now: Duration) -> Option<(Report, State)> {
+        // A link may be in it several times: only the first has news.
         while let Some(place) = self.touched.pop() {
             let (link, reported) = &mut self.links[place];
             let report = report(link, now);
@@ -225,6 +232,7 @@ impl Links {
 
     /// Applies an event to a link, if it is measured.
     fn touch(&mut self, peer: NodeId, happen: impl FnOnce(&mut Link, &mut Rng)) {
+        // Answers may arrive after a reload removed their peer.
         let Some(place) = self.places.get(&peer).copied() else {
             return;
         };
@@ -237,10 +245,12 @@ impl Links {
 
 fn report(link: &Link, now: Duration) -> Report {
     let known = link.estimate(now);
+    // What has expired is omitted: a value of 0 would read as measured.
     let smoothed = known.and_then(|_| link.smoothed_us());
     Report {
         peer: link.peer,
         state: match known {
+            // It has expired, and the link has not been polled since.
             None if link.state == State::Up => State::Unmeasured,
             _ => link.state,
         },

@@ -71,6 +71,7 @@ impl Reflector {
             clock,
         } = self;
         for (address, socket) in sockets {
+            // Bounded: a flood at one socket must not hold up the others, or the links.
             for _ in 0..TURN_MAX {
                 let datagram = match socket.receive() {
                     Ok(datagram) => datagram,
@@ -79,7 +80,10 @@ impl Reflector {
                     Err(_) => continue,
                 };
                 let from = datagram.from;
+                // Two reflectors would answer each other for ever, and nothing listens at port 0.
                 let ports = [address.port(), stamp::PORT, 0];
+                // Before the tag is verified, which costs more; and by source first, so that one
+                // that floods does not use up what all share.
                 let within = sources.take(from.ip(), now) && all.take(FROM_ALL, now);
                 let answer = if ports.contains(&from.port()) {
                     Err(Refusal::Port)
@@ -95,6 +99,7 @@ impl Reflector {
                         Seen::Answered
                     }
                     Err(refusal) => {
+                        // Its tag was valid, so the time is a peer's and not forged.
                         let is_late = refusal == Refusal::Stale;
                         let ahead_ms = is_late.then(|| ahead_ms(&datagram, clock)).flatten();
                         Seen::Refused(from, refusal, ahead_ms)
@@ -125,7 +130,9 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
     let read = Probe::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
     let key = if read.is_authenticated() {
         let mut keys = settings.keys_of(read.packet.session).iter();
+        // Nodes may share a session of 16 bits: the tag decides which one it was.
         let key = keys.find(|key| read.is_of(key)).ok_or(Refusal::AuthTag)?;
+        // After the tag: the time of a forged probe means nothing.
         check_age(&read, clock.now())?;
         Some(key)
     } else {
@@ -136,8 +143,11 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
     };
     let probe = read.packet;
     let reflection = Reflection {
+        // In stateless mode a reflector repeats the sender's number (RFC 8762 section 4).
         sequence: probe.sequence,
+        // Kernel timestamps are of the host's clock; the sender subtracts two times of one clock.
         received: Timestamp::from_unix(clock.corrected(datagram.at)),
+        // Before the tag, which covers it: computing the tag counts as part of the path.
         sent: Timestamp::from_unix(clock.now()),
         error: ErrorEstimate::OURS,
         probe,

@@ -70,6 +70,7 @@ impl Counts {
     }
 
     pub(super) fn on_refused(&self, refusal: Refusal) {
+        // Relaxed: the counts are only shown, and order nothing.
         self.refused[refusal as usize].fetch_add(1, Ordering::Relaxed);
     }
 

@@ -34,8 +34,10 @@ impl Report {
     /// Whether this differs from the last report.
     pub(super) fn is_news(&self, reported: Option<&Self>) -> bool {
         let Some(reported) = reported else {
+            // Every link begins like that.
             return self.state != State::Unmeasured;
         };
+        // Mean and jitter change with every probe: they go along, but cause no report.
         self.state != reported.state
             || is_other(self.rtt_us, reported.rtt_us, differs)
             || is_other(self.loss_ppm, reported.loss_ppm, loses_otherwise)

@@ -86,6 +86,8 @@ impl Sender {
             let mut targets = settings.targets.iter();
             let needed = targets.any(|target| target.reflector.is_ipv4() == wildcard.is_ipv4());
             let count = usize::from(settings.schedule.ports);
+            // Those that stay keep their ports: networks choose paths by them, so former times
+            // remain comparable.
             sockets.truncate(if needed { count } else { 0 });
             while needed && sockets.len() < count {
                 sockets.push(Udp::bind((wildcard, 0).into(), settings.mark, true)?);
@@ -108,8 +110,10 @@ impl Sender {
         let family = usize::from(target.reflector.is_ipv6());
         let socket = self.sockets[family].get(usize::from(port));
         let socket = socket.ok_or(Errno::EAFNOSUPPORT)?;
+        // Stands until the kernel's timestamp arrives, and if it never does.
         let left = clock::own();
         let mut sent = Timestamp::from_unix(self.clock.now());
+        // T1 identifies a probe, and two may be sent within its resolution.
         while self.sent.contains_key(&sent) {
             sent.0 = sent.0.wrapping_add(1);
         }
@@ -131,12 +135,14 @@ impl Sender {
             left,
             at: now,
         };
+        // Only now: the caller counts a probe that was not sent as lost, so none is in flight.
         self.sent.insert(sent, record);
         Ok(())
     }
 
     /// Reads received packets, up to [`TURN_MAX`] per socket.
     pub(super) fn collect(&mut self, settings: &Settings, now: Duration, events: &mut Vec<Event>) {
+        // Not at each turn: this looks at every probe in flight.
         if now >= self.swept + REMEMBERED {
             self.swept = now;
             self.sent.retain(|_, sent| now < sent.at + REMEMBERED);
@@ -147,6 +153,7 @@ impl Sender {
             for _ in 0..TURN_MAX {
                 match socket.next_fate() {
                     Ok(Some(fate)) => events.extend(learn(sent, &fate)),
+                    // Neither a timestamp nor an ICMP error: more fates may be queued behind it.
                     Ok(None) => {}
                     Err(_) => break,
                 }
@@ -171,6 +178,7 @@ impl Sender {
 
 /// Records the fate of a probe.
 fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
+    // Headers may stand before the packet, so the length does not show which format it has.
     let authenticated = fate.tail::<{ stamp::AUTHENTICATED_BYTES }>();
     let authenticated = authenticated.and_then(|bytes| probe_of(sent, bytes));
     let open = || probe_of(sent, fate.tail::<{ stamp::OPEN_BYTES }>()?);
@@ -191,6 +199,7 @@ fn learn(sent: &mut HashMap<Timestamp, Sent>, fate: &Fate) -> Option<Event> {
 fn probe_of(sent: &HashMap<Timestamp, Sent>, bytes: &[u8]) -> Option<Timestamp> {
     let probe = Probe::parse(bytes).ok()?.packet;
     let known = sent.get(&probe.sent)?;
+    // An ICMP error can be forged: it must quote a probe in flight.
     (known.sequence == probe.sequence).then_some(probe.sent)
 }
 
@@ -217,19 +226,23 @@ fn understand(
     let read = Reflection::parse(datagram.bytes()).map_err(|_| Refusal::Malformed)?;
     let (reflection, probe) = (read.packet, read.packet.probe);
     let known = sent.get(&probe.sent).ok_or(Refusal::Unexpected)?;
+    // An answer to another port, or from another address, was not caused by this probe.
     let of_it = (known.port, known.sequence) == (port, probe.sequence)
         && (known.to, settings.session) == (datagram.from, probe.session);
     let target = settings.target(known.peer).filter(|_| of_it);
     let target = target.ok_or(Refusal::Unexpected)?;
     let genuine = match &target.key {
         Some(key) => read.is_of(key),
+        // Without a key a tag cannot be verified.
         None => !read.is_authenticated(),
     };
     if !genuine {
         return Err(Refusal::AuthTag);
     }
+    // Only now: a forged answer must not use up the probe.
     let known = sent.remove(&probe.sent).ok_or(Refusal::Unexpected)?;
     let rtt = round_trip(&known, &reflection, datagram.at, now)?;
+    // At least 1 µs: a link of length 0 would attract every chain.
     let rtt_us = rtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1));
     Ok(Event::Answer(
         known.peer,
@@ -250,11 +263,14 @@ fn round_trip(
     let stay = reflection.sent.since(reflection.received, format);
     let stay = stay.ok_or(Refusal::Implausible)?;
     let elapsed = came.checked_sub(sent.left);
+    // Kernel timestamps follow the wall clock: a step of it shows as a difference to the
+    // clock that cannot be set.
     let within = now.saturating_sub(sent.at) + CLOCKS_DIFFER;
     let Some(elapsed) = elapsed.filter(|elapsed| *elapsed <= within) else {
         return Ok(None);
     };
     let rtt = elapsed.checked_sub(stay).ok_or(Refusal::Implausible)?;
+    // A reflector that overstates its stay appears nearer: this bounds what it can gain.
     let is_brief = stay <= STAY_MAX.max(elapsed / STAY_PARTS);
     Ok(is_brief.then_some(rtt))
 }

@@ -43,6 +43,7 @@ pub(super) struct Series {
 impl Series {
     /// Adds a time.
     pub(super) fn add(&mut self, rtt_us: u32, now: Duration) -> News {
+        // Without the new time, which is judged by it.
         let level = self.level();
         while self.times.len() == DEPTH || self.oldest().is_some_and(|at| now >= at + AGE_MAX) {
             self.times.pop_front();
@@ -57,6 +58,7 @@ impl Series {
         self.odd = longer && !again;
         if again {
             let former = self.times.len().saturating_sub(2);
+            // The shorter times of the former path would hide that it is longer now.
             self.times.drain(..former);
         }
         match (moved, longer && !again) {

@@ -42,7 +42,9 @@ impl Settings {
         let chains = &config.policy.chains;
         let measure = &config.measure;
         let mut keys: HashMap<u16, Vec<Key>> = HashMap::new();
+        // Of all peers: those that this node does not measure may measure it.
         for peer in chains.peers.iter() {
+            // Derived here once, not for each probe.
             let authenticating = peer.key.as_ref().map(stamp::key);
             let session = stamp::session(peer.id);
             keys.entry(session).or_default().extend(authenticating);
@@ -57,6 +59,7 @@ impl Settings {
             })
         });
         Self {
+            // 0 stands for no session.
             session: chains.me.map_or(0, stamp::session),
             mark: config.transparent.socket_mark,
             schedule: measure.schedule,
@@ -72,6 +75,7 @@ impl Settings {
 
     /// Whether probes of this source are answered without an authentication tag.
     pub(super) fn is_open_to(&self, source: IpAddr) -> bool {
+        // Prefixes store IPv4 addresses as mapped ones.
         let address = match source {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),

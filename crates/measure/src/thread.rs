@@ -74,6 +74,8 @@ impl Thread {
     pub(super) fn run(mut self, waker: &Waker) {
         while !self.shared.stopped.load(Ordering::Relaxed) {
             self.wait(waker);
+            // A statement of its own: in the condition below, the lock would be held while settings
+            // are adopted.
             let next = lock(&self.shared.next).take();
             if let Some(next) = next {
                 let former = std::mem::replace(&mut self.settings, next);
@@ -85,6 +87,7 @@ impl Thread {
 
     /// Adopts the present settings.
     fn adopt(&mut self, former: &[Target]) {
+        // Not fatal: a probe without a socket counts as lost, and handshakes measure instead.
         if let Err(error) = self.sender.prepare(&self.settings) {
             self.log.error(
                 "could not open sockets to measure links",
@@ -94,6 +97,7 @@ impl Thread {
         let targets = &self.settings.targets;
         let mut links = lock(&self.shared.links);
         for target in former.iter().filter(|target| !targets.contains(target)) {
+            // Another address or key may mean another host.
             links.forget(target.peer);
         }
         let peers: Vec<NodeId> = targets.iter().map(|target| target.peer).collect();
@@ -103,10 +107,12 @@ impl Thread {
     /// Waits for readable sockets or due actions.
     fn wait(&self, waker: &Waker) {
         let deadline = lock(&self.shared.links).deadline();
+        // A node that only reflects sleeps until a probe arrives.
         let query = (!self.settings.targets.is_empty()).then(|| self.hops.deadline());
         let all = [deadline, query, self.handshake_probes.deadline()];
         let sockets = self.reflector.sockets().chain(self.sender.sockets());
         let readable = sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        // A connect() in progress makes its socket writable when it succeeds or fails (connect(2)).
         let probes = self.handshake_probes.sockets();
         let writable = probes.map(|probe| PollFd::new(probe.as_fd(), PollFlags::POLLOUT));
         wait(
@@ -117,11 +123,15 @@ impl Thread {
     }
 
     fn turn(&mut self) {
+        // First: the sender of a probe that stays here too long discards the time.
         self.reflect();
         let now = sys::monotonic();
+        // Returned below, so that turns reuse one allocation.
         let mut events = std::mem::take(&mut self.events);
+        // Answers before actions: a probe whose answer is in a queue must not time out.
         self.sender.collect(&self.settings, now, &mut events);
         let shared = Arc::clone(&self.shared);
+        // For the whole turn, so that the API never shows half of one.
         let mut links = lock(&shared.links);
         for event in events.drain(..) {
             self.on_event(event, &mut links, now);
@@ -134,9 +144,12 @@ impl Thread {
         while let Some(action) = links.poll_action(now) {
             self.carry_out(action, &mut links, now);
         }
+        // Again: the actions may have added handshakes.
         self.handshake_probe(&mut links, now);
         while let Some((report, was)) = links.next_report(now) {
+            // The links stay locked meanwhile, hence a sink must not wait.
             shared.sink.on_report(&report);
+            // A round trip that changes is no event for an operator.
             if report.state != was {
                 self.log_change(&report);
             }
@@ -179,6 +192,7 @@ impl Thread {
                     .send(&self.settings, target, probe, now)
                     .is_err()
                 {
+                    // Lost at once, not after its timeout.
                     links.on_refused(peer, probe, now);
                 }
             }

@@ -90,21 +90,27 @@ impl Udp {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(family, SockType::Datagram, flags, None)?;
         if ipv6 {
+            // Both families may be bound to one port of the wildcard address.
             setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
             setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
             setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true)?;
             setsockopt(&socket, sockopt::Ipv6RecvErr, &fates)?;
         } else {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+            // A reflection reports the TTL that its probe had left (RFC 8762 section 4.3.1).
             setsockopt(&socket, sockopt::Ipv4RecvTtl, &true)?;
+            // The kernel reports ICMP errors to a socket that is not connected only with this.
             setsockopt(&socket, sockopt::Ipv4RecvErr, &fates)?;
         }
+        // A mark needs a capability, even a mark of 0 (socket(7)).
         if mark != 0 {
             setsockopt(&socket, sockopt::Mark, &mark)?;
         }
         let mut times = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
             | TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE;
         if fates {
+            // They take room in the receive buffer until they are read from the error queue, which
+            // a reflector never does.
             times |= TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE;
         }
         // Best effort: without kernel timestamps the clock is read instead.
@@ -123,6 +129,7 @@ impl Udp {
 
     /// A duplicate, for a successor.
     pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
+        // Both have one queue: a successor finds the probes that were not read here.
         self.socket.try_clone()
     }
 
@@ -132,6 +139,7 @@ impl Udp {
     /// There is none (EAGAIN), or the socket has an error.
     pub(super) fn receive(&self) -> Result<Datagram, Errno> {
         let mut bytes = [0; PACKET_BYTES_MAX];
+        // With room to spare: what does not fit is cut off, and a timestamp could be (recvmsg(2)).
         let mut control = cmsg_space!(Timestamps, libc::in6_pktinfo, libc::c_int, [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
@@ -154,6 +162,7 @@ impl Udp {
                     datagram.at = kernel_time(times.system).unwrap_or(datagram.at);
                 }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
+                    // The local address; ipi_addr is that of the header, which may be a broadcast (ip(7)).
                     let ip = u32::from_be(info.ipi_spec_dst.s_addr);
                     datagram.to = Some(IpAddr::V4(ip.into()));
                 }
@@ -166,6 +175,7 @@ impl Udp {
                 _ => {}
             }
         }
+        // Last: the message borrows the buffer until its control data is read.
         datagram.bytes = bytes;
         Ok(datagram)
     }
@@ -178,6 +188,7 @@ impl Udp {
         let mut bytes = [0; PACKET_BYTES_MAX];
         let mut control = cmsg_space!(Timestamps, [u8; 64], [u8; 128]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
+        // The kernel queues errors and timestamps apart from packets (recv(2)).
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_ERRQUEUE;
         let fd = self.socket.as_raw_fd();
         let message: RecvMsg<'_, '_, SockaddrStorage> =
@@ -195,6 +206,7 @@ impl Udp {
         let kind = match (origin, left) {
             (Some(ORIGIN_TIMESTAMP), Some(left)) => Some(FateKind::Left(left)),
             (Some(origin), _) if ORIGINS_ICMP.contains(&origin) => Some(FateKind::Refused),
+            // Other origins, as local errors, have no bearing on what left or was refused.
             _ => None,
         };
         Ok(kind.map(|kind| Fate {
@@ -217,23 +229,21 @@ impl Udp {
         let parts = [IoSlice::new(bytes)];
         let flags = MsgFlags::MSG_DONTWAIT;
         let (fd, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
+        let send = |from: &[ControlMessage<'_>]| sendmsg(fd, &parts, from, flags, Some(&to));
+        // With several addresses the kernel may choose another source than the one that the probe
+        // was sent to, and its sender rejects an answer from there.
         let sent = match from {
             Some(IpAddr::V4(ip)) if !self.ipv6 => {
                 let ip = libc::in_addr {
                     s_addr: u32::from(ip).to_be(),
                 };
                 let info = libc::in_pktinfo {
+                    // The routing table chooses the interface.
                     ipi_ifindex: 0,
                     ipi_spec_dst: ip,
                     ipi_addr: ip,
                 };
-                sendmsg(
-                    fd,
-                    &parts,
-                    &[ControlMessage::Ipv4PacketInfo(&info)],
-                    flags,
-                    Some(&to),
-                )
+                send(&[ControlMessage::Ipv4PacketInfo(&info)])
             }
             Some(IpAddr::V6(ip)) if self.ipv6 => {
                 let info = libc::in6_pktinfo {
@@ -242,15 +252,10 @@ impl Udp {
                     },
                     ipi6_ifindex: 0,
                 };
-                sendmsg(
-                    fd,
-                    &parts,
-                    &[ControlMessage::Ipv6PacketInfo(&info)],
-                    flags,
-                    Some(&to),
-                )
+                send(&[ControlMessage::Ipv6PacketInfo(&info)])
             }
-            _ => sendmsg(fd, &parts, &[], flags, Some(&to)),
+            // An address of the other family cannot be the source.
+            _ => send(&[]),
         };
         sent.map(drop)
     }

@@ -16,11 +16,13 @@ const PROBES_PER_SECOND: f64 = 200.0;
 /// The requested intervals within the bounds.
 pub(super) fn bounded(mut wanted: HashMap<NodeId, Duration>) -> HashMap<NodeId, Duration> {
     for interval in wanted.values_mut() {
+        // Before the sum: a controller may request an interval of 0, whose rate is infinite.
         *interval = (*interval).clamp(INTERVAL_MIN, INTERVAL_MAX);
     }
     let probes: f64 = wanted.values().map(|every| 1.0 / every.as_secs_f64()).sum();
     let stretch = probes / PROBES_PER_SECOND;
     if stretch > 1.0 {
+        // All by one factor: links in use stay measured more often than others.
         for interval in wanted.values_mut() {
             *interval = interval.mul_f64(stretch);
         }

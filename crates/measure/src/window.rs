@@ -61,7 +61,9 @@ impl Window {
         };
         let news = series.add(rtt_us, now);
         if news == News::Moved {
+            // Hops measured before this may have taken the former path.
             self.moved = now;
+            // The mean of the former path would make timeouts too long or too short.
             self.smoothed = None;
         }
         self.smooth(rtt_us);
@@ -115,6 +117,7 @@ impl Window {
         self.smoothed = Some(match self.smoothed {
             None => (rtt, 0.0),
             Some((mean, deviation)) => {
+                // As in RFC 6298 section 2.3, with a weight of 1/4 for both.
                 let off = rtt - mean;
                 (
                     mean + GAIN * off,

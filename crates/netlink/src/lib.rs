@@ -82,6 +82,7 @@ fn append(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     bytes.extend_from_slice(&length.to_ne_bytes());
     bytes.extend_from_slice(&kind.to_ne_bytes());
     bytes.extend_from_slice(value);
+    // The length in the header is without this padding (netlink(7)).
     bytes.resize(aligned(bytes.len()), 0);
 }
 
@@ -139,6 +140,7 @@ impl Netlink {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
+        // Answers to earlier requests, whose receiver timed out, may still arrive.
         let first = self.sequence + 1;
         self.send(messages, 0, ACK)?;
         let mut failed = Vec::new();
@@ -262,12 +264,18 @@ fn messages_in(mut datagram: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
+        // A length below 4 ends the list: it would never advance.
         let value = bytes.get(4..length)?;
         // Without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`, which the kernel sets on some only.
         let kind = u16_at(bytes, 2)? & 0x3fff;
         bytes = bytes.get(aligned(length)..).unwrap_or_default();
         Some((kind, value))
     })
+}
+
+/// The value of the first attribute of a kind.
+pub fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
 /// The text of an attribute that holds a string.

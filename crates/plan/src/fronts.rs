@@ -252,6 +252,7 @@ impl Row {
     fn new(nodes: usize, log: Log, room: &mut Room) -> Self {
         let mut starts = vec![0u32; nodes + 1];
         for found in &log.found {
+            // One place further, so that the sums below are where nodes start, not where they end.
             starts[usize::from(found.to) + 1] += 1;
         }
         for node in 0..nodes {

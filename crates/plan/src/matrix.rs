@@ -146,6 +146,7 @@ impl Matrix {
 
     /// The link from one node to another, if measured. Panics for a node that does not exist.
     pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
+        // A larger `to` would read a link of a later row, without a panic.
         assert!(to < self.nodes, "there is no node {to}");
         self.links[from * self.nodes + to].as_ref()
     }

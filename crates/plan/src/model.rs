@@ -112,6 +112,7 @@ impl Model {
         if link.loss_ppm > 0 || link.rate.is_some() {
             return None;
         }
+        // The wait is a multiple of the round trip; for one microsecond it is the factor.
         let trips = self.wait_us(&Link { rtt_us: 1, ..*link });
         Some(Curve::new(self, link, bytes, trips))
     }
@@ -132,6 +133,7 @@ impl Model {
     /// The rounds of slow start for `bytes`, from a window of `segments`; zero bytes take one.
     pub fn rounds(&self, bytes: u64, segments: u32) -> u32 {
         let (rounds, _) = slow_start(bytes, self.window_bytes(segments), |_| {});
+        // `slow_start` counts full windows; the last round carries what is left.
         rounds + 1
     }
 
@@ -168,8 +170,10 @@ impl Model {
     fn first_window(&self, link: &Link) -> u64 {
         let known = self.known_window(link);
         let filling = link.assumed.map_or(0, |assumed| {
+            // Both have 32 bits, so their product fits.
             u64::from(assumed.get()) * u64::from(link.rtt_us) / 1_000_000
         });
+        // Nodes set no window beyond that bound; one that a connection has grown to may be.
         known.max(filling.min(self.window_bytes(curve::SEGMENTS_MAX)))
     }
 
@@ -179,6 +183,7 @@ impl Model {
     }
 
     fn window_bytes(&self, segments: u32) -> u64 {
+        // At least 1: a window of 0 never doubles, and slow start would not end.
         u64::from(segments.max(1)) * u64::from(self.segment_bytes.max(1))
     }
 

@@ -59,6 +59,7 @@ impl HopTime<'_> {
     /// The least measure with a time above this, in microseconds; more than any measure if there is
     /// none. Times never fall for a larger measure.
     pub(crate) fn slower_us(&self, time_us: u64) -> u64 {
+        // In 64 bits: the result may be one more than any measure.
         let (mut known, mut slower) = (0u64, 1 << u32::BITS);
         while known < slower {
             // A binary search, since the model has no inverse where rates or windows bound it.
@@ -130,6 +131,7 @@ impl<'a> Planner<'a> {
             .iter()
             .map(|link| self.model.time_us(link, transfer.bytes));
         let floor = self.floor_us(transfer);
+        // Hops and access links work at the same time: only the slowest counts.
         Some(length + costs_us + slowest.max().unwrap_or(0).max(floor))
     }
 
@@ -181,6 +183,7 @@ impl<'a> Planner<'a> {
 
     /// How long a transfer would wait for the slower of the hops that no plan can change.
     pub(crate) fn floor_us(&self, transfer: Transfer) -> u64 {
+        // No bandwidth is assumed: clients and servers are no nodes.
         let link = Link::of_rtt(transfer.access_us);
         self.model.time_us(&link, transfer.bytes)
     }

@@ -92,6 +92,7 @@ pub(crate) struct Slack {
 impl Slack {
     /// A chain must be shorter by any amount.
     pub(crate) const NONE: Self = Self {
+        // This shift leaves nothing of a length.
         shift: i32::BITS - 1,
         least: 0,
     };
@@ -221,6 +222,7 @@ impl Sweep {
         let targets = hops.take_while(|hops| self.has_targets(*hops, edge));
         let targets = targets.count();
         for one in 0..sources {
+            // Both parts and the link together have no more hops than the bound.
             for other in 0..targets.min(self.layers.len() - one) {
                 // The chains joined have fewer hops each, so they are read from layers below the
                 // one that changes.
@@ -250,6 +252,7 @@ impl Sweep {
         layer::note_next(layer, edge, sources, targets);
         layer.join_any(edge.key, sources.all(), targets.all());
         if self.both_ways {
+            // The edge stands for its reverse, which joins the same nodes the other way.
             layer.join_any(edge.key, targets.all(), sources.all());
         }
     }

@@ -57,6 +57,17 @@ impl AcceptMode {
     /// Sends the upstream SYN after the client's handshake.
     pub const LATE: Self = Self(2);
 
+    /// The names of all modes in a configuration.
+    pub const NAMES: [&'static str; MODES.len()] = {
+        let mut names = [""; MODES.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = MODES[index].name;
+            index += 1;
+        }
+        names
+    };
+
     /// Every mode.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).take(MODES.len()).map(Self)
@@ -70,6 +81,11 @@ impl AcceptMode {
     /// Its name in a configuration.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// Its place in a table by mode.
+    pub(crate) fn index(self) -> usize {
+        self.0.into()
     }
 
     /// Whether the upstream SYN leaves at the client's SYN rather than after the client's
@@ -123,7 +139,7 @@ impl AcceptMode {
     }
 
     fn row(self) -> &'static Row {
-        &MODES[usize::from(self.0)]
+        &MODES[self.index()]
     }
 }
 

@@ -50,6 +50,7 @@ impl Cookie {
         let text = self.0.as_bytes();
         let padded = text.len().next_multiple_of(4);
         let known = text.iter().chain(std::iter::repeat(&0)).take(padded);
+        // To the end in any case: the time must not show how many characters are right.
         let differences = known.zip(bytes).fold(0, |all, (a, b)| all | (a ^ b));
         bytes.len() == padded && differences == 0
     }

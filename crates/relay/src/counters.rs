@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::accept_mode::AcceptMode;
 use crate::control::Denial;
 use crate::outcome::Outcome;
 use crate::tally::Tallies;
@@ -26,6 +27,7 @@ impl Counter {
 
     /// The value as last written.
     pub fn read(&self) -> u64 {
+        // Relaxed: readers need this one number, and nothing that was written before it.
         self.0.load(Ordering::Relaxed)
     }
 
@@ -34,6 +36,9 @@ impl Counter {
     }
 }
 
+/// The documentation of [`Counters::flows`].
+const FLOWS: &str = "Flows relayed, by when the client was answered.";
+
 macro_rules! counters {
     ($(#[doc = $help:literal] $name:ident: $kind:ident,)*) => {
         /// The counters of one worker, on cache lines of their own.
@@ -41,6 +46,8 @@ macro_rules! counters {
         #[repr(align(128))]
         pub struct Counters {
             $(#[doc = $help] pub $name: Counter,)*
+            /// Flows opened, by [`AcceptMode`].
+            flows: [Counter; AcceptMode::NAMES.len()],
             /// Relays ended, by [`Outcome`] discriminant.
             pub ended: [Counter; Outcome::ALL.len()],
             /// Requests at explicit listeners that were not granted, by [`Denial`]
@@ -51,10 +58,14 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Every single-valued counter: its name, its documentation,
-            /// whether it only grows, and its value.
+            /// Every single-valued counter, and those of flows by the name of their mode: its
+            /// name, its documentation, whether it only grows, and its value.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, bool, u64)> + '_ {
-                [$((stringify!($name), $help, counters!(@$kind), self.$name.read()),)*].into_iter()
+                let flows = AcceptMode::all();
+                let flows = flows.map(|mode| (mode.name(), FLOWS, true, self.flows(mode).read()));
+                [$((stringify!($name), $help, counters!(@$kind), self.$name.read()),)*]
+                    .into_iter()
+                    .chain(flows)
             }
         }
     };
@@ -71,12 +82,6 @@ counters! {
     half_open: gauge,
     #[doc = "SYNs of flows to be relayed that reached a worker."]
     syns: total,
-    #[doc = "Flows opened upstream at the client's SYN."]
-    early: total,
-    #[doc = "Flows whose client was answered only after the server."]
-    strict: total,
-    #[doc = "Flows opened upstream after the client's handshake."]
-    late: total,
     #[doc = "Flows opened late because a half-open budget was used up."]
     over_budget: total,
     #[doc = "Flows passed on unrelayed because a budget or the relay table was full."]
@@ -129,10 +134,29 @@ counters! {
     syn_options_received: total,
     #[doc = "Flows opened by the chain header in a peer's SYN."]
     syn_options_opened: total,
+    #[doc = "Connections of clients with Multipath TCP."]
+    multipath_accepted: total,
+    #[doc = "Connections that requested Multipath TCP and became TCP in their handshake."]
+    multipath_fell_back: total,
+    #[doc = "SYNs of further paths that waited for their connection and joined it."]
+    multipath_joins_released: total,
+    #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]
+    multipath_joins_expired: total,
+    #[doc = "SYNs of further paths forwarded as too many waited."]
+    multipath_joins_over_budget: total,
+    #[doc = "Connections that no further path can join: the node cannot listen on their port."]
+    multipath_ports_unavailable: total,
     #[doc = "Steps of relays that were gone, a defect of the node."]
     missed_relays: total,
     #[doc = "Log records dropped because the log could not keep up."]
     log_drops: total,
+}
+
+impl Counters {
+    /// The flows opened in a mode.
+    pub(crate) fn flows(&self, mode: AcceptMode) -> &Counter {
+        &self.flows[mode.index()]
+    }
 }
 
 #[cfg(test)]

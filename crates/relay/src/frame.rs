@@ -21,6 +21,8 @@ const HOP_LIMIT: u8 = 64;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
 const OPTION_MSS: u8 = 2;
+const OPTION_MULTIPATH: u8 = 30;
+const MP_JOIN: u8 = 1;
 
 /// A frame and its device: an Ethernet header (zeros on a device without one), an IP header, and at
 /// most the payload that the capture has room for.
@@ -45,6 +47,7 @@ impl Frame {
         let mut bytes = Vec::with_capacity(ETHERNET_BYTES + captured.len());
         if l2_bytes == 0 {
             let ipv4 = captured.first().is_some_and(|first| first >> 4 == 4);
+            // So that offsets are the same for every device.
             bytes.extend_from_slice(&[0; 12]);
             bytes.extend_from_slice(if ipv4 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
         }
@@ -69,6 +72,17 @@ impl Frame {
         let mut options = TcpOptions::new(self.tcp_options()?).map_while(Result::ok);
         let announced = options.find(|option| option.kind == OPTION_MSS)?;
         Some(u16::from_be_bytes(announced.value.try_into().ok()?))
+    }
+
+    /// The token of the connection that a SYN joins (RFC 8684 section 3.2).
+    pub fn join_token(&self) -> Option<u32> {
+        let mut options = TcpOptions::new(self.tcp_options()?).map_while(Result::ok);
+        let multipath = options.find(|option| option.kind == OPTION_MULTIPATH)?;
+        // Subtype and flags, an address identifier, the token, a random number.
+        let [subtype, _, a, b, c, d, _, _, _, _] = *multipath.value else {
+            return None;
+        };
+        (subtype >> 4 == MP_JOIN).then(|| u32::from_be_bytes([a, b, c, d]))
     }
 
     /// The TTL (IPv4) or hop limit (IPv6) at capture.
@@ -202,6 +216,8 @@ impl Frame {
         payload: usize,
     ) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(ETHERNET_BYTES + 40 + payload);
+        // Back to the host that sent the frame, which has a route to the source: this node may have
+        // none.
         bytes.extend_from_slice(self.bytes.get(6..12)?);
         bytes.extend_from_slice(self.bytes.get(0..6)?);
         bytes.extend_from_slice(self.bytes.get(12..14)?);

@@ -24,10 +24,8 @@ impl HandshakeProbe {
     pub fn begin(address: SocketAddr, mark: u32) -> io::Result<Self> {
         let socket = sys::tcp_socket(address.is_ipv6(), mark)?;
         sys::set_reset_on_close(&socket, true)?;
-        match socket.connect(&address.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-            _ => Ok(Self(socket)),
-        }
+        sys::connect(&socket, address)?;
+        Ok(Self(socket))
     }
 
     /// How long the handshake took, as measured by the kernel; `None` while it is under way.

@@ -29,12 +29,12 @@ pub struct Event {
     /// and observed. Its SYN is held.
     pub trial: bool,
     /// The path that the observed flow took.
-    pub path: Option<Path>,
+    pub path: Option<ObservedPath>,
 }
 
 /// The path that an observed flow took from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct ObservedPath {
     /// The interface by which it left.
     pub ifindex: u32,
     /// The MSS that the host let the two ends agree on; 0 if unknown.
@@ -51,11 +51,11 @@ pub struct Observed {
     /// A flow forwarded after a relay got no answer did get one.
     pub bypassed: bool,
     /// The path onward.
-    pub path: Option<Path>,
+    pub path: Option<ObservedPath>,
 }
 
-/// Which source address an upstream connection may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which source address an upstream connection may use. In order, each keeps less of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The client's address and port.
     Client,
@@ -64,6 +64,8 @@ pub enum Source {
     ClientAddress,
     /// The address to which source NAT translates the client's.
     Translated(IpAddr),
+    /// The address of this host toward the server.
+    Node,
 }
 
 /// The kind of an event.
@@ -83,6 +85,8 @@ pub enum EventKind {
     SynOption,
     /// The same from a sender that is not authorized; the SYN was left alone.
     Unauthorized,
+    /// A SYN joins a connection of Multipath TCP whose token is not known. It was not delivered.
+    Join,
 }
 
 /// The key of a half-open entry. While a flow has one, its server's SYN-ACK is reported as an event
@@ -114,6 +118,16 @@ pub enum Direction {
     In,
     /// Sent by the device.
     Out,
+}
+
+/// Where a worker listens for clients of Multipath TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MultipathListener {
+    /// The port on the loopback address for SYNs with MP_CAPABLE (RFC 8684 section 3.1).
+    pub port: u16,
+    /// The last 32 bits of the address for SYNs with MP_JOIN (RFC 8684 section 3.2), where it
+    /// listens on the ports of their destinations.
+    pub joins: u32,
 }
 
 /// A TCP socket that the kernel has closed.
@@ -235,6 +249,21 @@ pub trait Intercept {
     fn settle_bypass(&mut self, flow: &Flow);
     /// Ends a hand-over before its cuts: what its ends send reaches the sockets again.
     fn end_bypass(&mut self, flow: &Flow);
+    /// Redirects SYNs of Multipath TCP of one family, under rules that convert, to this listener.
+    ///
+    /// # Errors
+    /// The redirection cannot be changed.
+    fn set_multipath(&mut self, ipv6: bool, to: MultipathListener) -> io::Result<()>;
+    /// Lets further paths to `server` join the connection with this token (RFC 8684 section 3.2);
+    /// `None` lets none join any more.
+    ///
+    /// # Errors
+    /// There is no room for another connection, or there was none with this token.
+    fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()>;
+    /// Whether a worker has set this token.
+    fn has_token(&mut self, token: u32) -> bool;
+    /// Forwards SYNs with this token, until a worker sets it.
+    fn forward_joins(&mut self, token: u32);
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
     fn forget(&mut self, closed: &[Closed]);
 }

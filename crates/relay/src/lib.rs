@@ -21,6 +21,7 @@ pub mod flow;
 pub mod frame;
 pub mod handshake_probe;
 pub mod intercept;
+mod join_hold;
 mod named;
 mod opening;
 pub mod outcome;

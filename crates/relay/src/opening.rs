@@ -23,7 +23,6 @@
 //! No I/O, no clock. An event comes in as `on_*`, with the time; the worker carries out the
 //! [`Actions`] that it returns, in their order, and reports the results as further events.
 
-mod actions;
 mod attempts;
 mod deadlines;
 mod handshakes;
@@ -36,6 +35,7 @@ mod tests;
 
 use std::time::Duration;
 
+use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::Icmp;
 
 use crate::accept_mode::AcceptMode;
@@ -45,13 +45,142 @@ use crate::frame::Frame;
 use crate::intercept::HalfOpen;
 use crate::outcome::Outcome;
 
-pub(crate) use actions::{Action, Actions, Blame, Joined};
 use attempts::Attempt;
 pub(crate) use attempts::Sent;
 use deadlines::{DELIVERY, LOOK};
 pub(crate) use handshakes::Handshakes;
-use handshakes::{OnFailure, OnMeeting, OnRequest, OnSynAck};
-pub(crate) use hops::{Hops, Origin, Report, Try, is_of_all_flows, is_of_hop, reply_of};
+pub(crate) use hops::{Hops, Joined, Origin, Report, Try, is_of_all_flows, is_of_hop, reply_of};
+
+/// Bound on the actions after one event: the hop of a trial that fails last has the most.
+const ACTIONS_MAX: usize = 8;
+
+/// The source of an error about a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The server or the network, in answer to a SYN.
+    Them,
+    /// This host: it could not even send a SYN. A client may have caused that.
+    Us,
+}
+
+/// One thing to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Select the next hops and report them: [`Opening::on_begin`].
+    Begin,
+    /// Open [`Opening::next_hop`] and report the result.
+    Try,
+    /// Close the upstream socket, and forget the hop to the next node.
+    Close,
+    /// Inject the server's SYN-ACK: the client is validated.
+    LetIn(Frame),
+    /// Reset the server's half-open connection, which this SYN-ACK belongs to.
+    ResetServer(Frame),
+    /// Admit the client's held SYN.
+    Admit,
+    /// Reply to the requester that the server has answered.
+    Answer,
+    /// Send the next node the message that the client is validated.
+    SendValidated,
+    /// Join both connections into a relay.
+    Join,
+    /// Release all half-open entries, and remember the client's prefix as validated.
+    Release,
+    /// Release the half-open entry of the upstream tuple.
+    ReleaseUpstream,
+    /// Bound the retransmissions of the upstream SYN.
+    Restrain,
+    /// Collect the error of the upstream socket and report it: [`Opening::on_failed`].
+    GiveUp {
+        /// Whether its SYN never left this host.
+        unsent: bool,
+    },
+    /// Keep the network's error for the request that may follow.
+    KeepError(Icmp),
+    /// Answer the client's held SYN with a reset.
+    ResetClient,
+    /// Answer the client's held SYN with an ICMP error.
+    SendUnreachable(Icmp),
+    /// Forward the client's held SYN.
+    PassOn,
+    /// Forward the client's later SYNs.
+    PassLater,
+    /// A request was sent: check the flow when the first reply is due.
+    AwaitReply,
+    /// Check the flow again at this time.
+    LookAt(Duration),
+    /// Record what the flow has shown of a node.
+    Report(Report),
+    /// Count a hop that failed.
+    HopFailed,
+    /// A node accepted a SYN without the option that it had rejected.
+    SynOptionIgnored(NodeId),
+    /// Count a flow over a chain that got no answer.
+    Unanswered,
+    /// Record a server that failed, for later flows to it.
+    Failed(Outcome, Blame),
+    /// The client of a trial has completed its handshake.
+    TrialWorked,
+    /// A trial got no connection to its server.
+    TrialFailed(Outcome),
+    /// Find out whether this host has answered the client of a trial, and report it:
+    /// [`Opening::on_trial_checked`].
+    CheckTrial,
+    /// This host has not answered the client of a trial.
+    TrialUndelivered,
+    /// Leave a hop that is silent: [`Opening::on_hop_silent`], or a reroute of a relay.
+    Leave,
+    /// Take another next hop with the bytes that the client has sent, or end as [`Self::Refuse`].
+    Reroute {
+        /// Whether it may be the same hop once more.
+        repeat: bool,
+        /// The outcome if there is no other.
+        outcome: Outcome,
+    },
+    /// Report the failure to the requester, if there is one, and end the flow.
+    Refuse(Outcome, Option<Icmp>),
+    /// End the flow.
+    End(Outcome),
+}
+
+/// What to do after one event, in this order. It lives on the stack, so that no event allocates.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Actions([Option<Action>; ACTIONS_MAX]);
+
+impl Actions {
+    /// These actions, and then another.
+    pub(crate) fn push(mut self, action: Action) -> Self {
+        let free = self.0.iter_mut().find(|place| place.is_none());
+        *free.expect("no event has more actions") = Some(action);
+        self
+    }
+
+    /// These actions, and then others.
+    pub(crate) fn and(self, more: Self) -> Self {
+        more.into_iter().fold(self, Self::push)
+    }
+}
+
+impl From<Action> for Actions {
+    fn from(action: Action) -> Self {
+        Self::default().push(action)
+    }
+}
+
+impl From<Option<Action>> for Actions {
+    fn from(action: Option<Action>) -> Self {
+        action.map(Self::from).unwrap_or_default()
+    }
+}
+
+impl IntoIterator for Actions {
+    type Item = Action;
+    type IntoIter = std::iter::Flatten<std::array::IntoIter<Option<Action>, ACTIONS_MAX>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().flatten()
+    }
+}
 
 /// The time limits of an opening, by its rule and the policy.
 #[derive(Clone, Copy, Debug)]
@@ -236,6 +365,23 @@ impl Opening {
         Action::Try.into()
     }
 
+    /// The next hop to try now; `is_up` is whether one has not failed. `None` if all have failed.
+    pub(crate) fn next_hop(
+        &mut self,
+        is_up: impl Fn(&NextHop) -> bool,
+        now: Duration,
+    ) -> Option<Try> {
+        let order = self.hops.take(is_up)?;
+        // Each attempt has the full time: the former one may have used up its own.
+        (self.connecting, self.is_restrained) = (now, false);
+        Some(order)
+    }
+
+    /// No next hop is left.
+    pub(crate) fn on_exhausted(&mut self) -> Actions {
+        self.on_failed(Outcome::HopFailed, None, Blame::Us)
+    }
+
     /// The budget has no room for the half-open entry of the upstream tuple. The upstream SYN of an
     /// early flow is sent when the client is validated, as in late mode, and that of a flow from a
     /// SYN option when its request arrives. Returns whether the flow waits for that.
@@ -247,11 +393,8 @@ impl Opening {
 
     /// The server's SYN-ACK arrived, and the network has dropped it.
     pub(crate) fn on_syn_ack(&mut self, frame: Frame, now: Duration) -> Actions {
-        match self.handshakes.on_syn_ack(frame) {
-            OnSynAck::Keep => Actions::default(),
-            OnSynAck::Admit => self.admit(now).into(),
-            OnSynAck::LetIn(frame) => Action::LetIn(frame).into(),
-        }
+        let action = self.handshakes.on_syn_ack(frame);
+        self.complete(action, now)
     }
 
     /// The server has answered: the held client may continue.
@@ -276,12 +419,11 @@ impl Opening {
         // Before the injection: with a half-open entry the SYN-ACK would be captured again.
         let actions = Actions::from(trial).push(Action::Release);
         match self.handshakes.on_accept() {
-            OnMeeting::Wait(None) if !self.is_begun => actions.push(Action::Begin),
-            OnMeeting::Wait(None) => actions.and(self.meet()),
-            OnMeeting::Wait(Some(frame)) => actions.push(Action::LetIn(frame)).and(self.meet()),
-            OnMeeting::Join => actions.and(self.join()),
-            OnMeeting::Refuse(outcome) => actions.push(Action::Refuse(outcome, None)),
-            OnMeeting::WaitForClient | OnMeeting::Admit => actions,
+            None if !self.is_begun => actions.push(Action::Begin),
+            None => actions.and(self.meet()),
+            Some(Action::LetIn(frame)) => actions.push(Action::LetIn(frame)).and(self.meet()),
+            Some(Action::Join) => actions.and(self.join()),
+            Some(refusal) => actions.push(refusal),
         }
     }
 
@@ -296,6 +438,7 @@ impl Opening {
     }
 
     fn join(&mut self) -> Actions {
+        // After a hop was left for a direct connection, no node waits for it.
         let owes = std::mem::take(&mut self.owes_validation) && self.attempt.is_some();
         // First: the last node of the chain lets no byte pass before this message.
         Actions::from(owes.then_some(Action::SendValidated)).push(Action::Join)
@@ -316,6 +459,8 @@ impl Opening {
         if was_put_off {
             self.hops.select(hops);
         } else {
+            // The announcement's guard was made from the TTL: only the request has that of the
+            // first node.
             self.hops.guard = hops.guard;
         }
         let actions = if validated {
@@ -323,11 +468,7 @@ impl Opening {
             self.on_validated()
         } else {
             self.validate_by = now + self.limits.expiry;
-            match self.handshakes.on_request() {
-                OnRequest::Wait => Actions::default(),
-                OnRequest::Answer => Action::Answer.into(),
-                OnRequest::Refuse(outcome) => Action::Refuse(outcome, None).into(),
-            }
+            self.handshakes.on_request().into()
         };
         if was_put_off {
             return actions.push(Action::Try);
@@ -337,12 +478,16 @@ impl Opening {
 
     /// The upstream handshake of a direct connection is complete.
     pub(crate) fn on_connected(&mut self, now: Duration) -> Actions {
-        match self.handshakes.on_connected() {
-            OnMeeting::Join => self.join(),
-            OnMeeting::Admit => self.admit(now).into(),
-            OnMeeting::Wait(_) | OnMeeting::WaitForClient | OnMeeting::Refuse(_) => {
-                Actions::default()
-            }
+        let action = self.handshakes.on_connected();
+        self.complete(action, now)
+    }
+
+    /// What the handshakes decide, with what this flow owes its ends besides.
+    fn complete(&mut self, action: Option<Action>, now: Duration) -> Actions {
+        match action {
+            Some(Action::Admit) => self.admit(now).into(),
+            Some(Action::Join) => self.join(),
+            action => action.into(),
         }
     }
 
@@ -354,13 +499,13 @@ impl Opening {
         blame: Blame,
     ) -> Actions {
         let actions = Actions::from(Action::Failed(outcome, blame));
-        match self.handshakes.on_failed(outcome) {
-            OnFailure::Refuse => actions.push(Action::Refuse(outcome, error)),
-            OnFailure::Remember => match error {
-                Some(icmp) => actions.push(Action::KeepError(icmp)),
-                None => actions,
-            },
-            OnFailure::PassOn => actions.and(self.answer_held(outcome, error)),
+        self.handshakes.on_failed(outcome);
+        if self.is_validated() {
+            actions.push(Action::Refuse(outcome, error))
+        } else if self.is_held() {
+            actions.and(self.answer_held(outcome, error))
+        } else {
+            actions.and(error.map(Action::KeepError).into())
         }
     }
 

@@ -33,6 +33,7 @@ pub(crate) struct Pipes {
 impl Pipes {
     /// Leases an empty pipe, if the bound and the system allow.
     pub(crate) fn lease(&mut self) -> Option<Pipe> {
+        // A slow reader keeps its pipe, and each may hold memory of the kernel up to its capacity.
         if self.leased == PIPES_MAX {
             return None;
         }

@@ -36,6 +36,17 @@ pub enum DataPath {
     Auto,
 }
 
+/// What happens to SYNs that request Multipath TCP (RFC 8684).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Multipath {
+    /// They become TCP: their option is not answered.
+    Off,
+    /// The node answers them, and its server gets TCP.
+    Convert,
+    /// They are left to their server, and no relay begins.
+    Pass,
+}
+
 /// Which source address the server sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceAddress {
@@ -98,6 +109,7 @@ impl Prefix {
     /// Ones where a bit of the address counts.
     pub fn mask(&self) -> u128 {
         u128::MAX
+            // A prefix of no bits would shift by all 128, which is an overflow.
             .checked_shl(128 - u32::from(self.bits))
             .unwrap_or(0)
     }
@@ -214,6 +226,10 @@ pub struct Rule {
     pub data_path: DataPath,
     /// Whether relays leave their flows to the packet path once they no longer help.
     pub bypass: bool,
+    /// What happens to SYNs that request Multipath TCP.
+    pub multipath: Multipath,
+    /// Whether the node requests Multipath TCP from servers.
+    pub upstream_multipath: bool,
     /// Which source address the server sees.
     pub source_address: SourceAddress,
     /// Whether the PROXY protocol, version 2, sends the client's address to the server.
@@ -287,6 +303,13 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether a rule converts Multipath TCP, or requests it from servers.
+    pub fn wants_multipath(&self) -> bool {
+        let relayed = self.rules.iter();
+        let mut relayed = relayed.filter(|rule| rule.action == Action::Relay);
+        relayed.any(|rule| rule.multipath == Multipath::Convert || rule.upstream_multipath)
+    }
+
     /// The rule for a flow: the longest destination prefix wins, then the
     /// longest source prefix, then the narrowest port range, then the order
     /// of the configuration. `None` when no rule matches.

@@ -420,10 +420,13 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
     /// Runs the direction that reads from `from` until it cannot go on.
     fn pump(&mut self, from: Side, io: &mut impl Io<Pipe = P, Buffer = B>) -> Result<(), Stop> {
         let stop_at = self.directions[from].moved_bytes.saturating_add(TURN_BYTES);
+        // Bytes read from here on could reach nobody, and their sender would take the
+        // acknowledgement for their delivery.
         if self.has_failed(!from) {
             return Ok(());
         }
         loop {
+            // Held bytes first: those that a load reads come after them.
             self.flush(from, io)?;
             match self.directions[from].stage {
                 Stage::Ended => return Ok(()),
@@ -504,6 +507,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         }
         match self.read_result(from, filled) {
             Ok(bytes) => {
+                // Less than a copied load needs to count as large, so that a direction near the
+                // bound does not change its way at every load.
                 self.directions[from].large = bytes >= I::READ_BYTES / 4;
                 self.directions[from].held = Some(Box::new(Held::Spliced { pipe, bytes }));
             }
@@ -529,6 +534,8 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
         // Linux sets RDHUP for a reset too, and then no FIN follows.
         let fin_follows =
             self.ready[from].ending && !self.ready[from].failed && self.failure.is_none();
+        // At once, since the other side nearly always has room: keeping the load would cost an
+        // allocation and a copy.
         let mut written = 0;
         while written < read && self.ready[!from].writable {
             let result = io.write(!from, written, read, fin_follows);
@@ -609,6 +616,7 @@ impl<P, B: AsRef<[u8]>> Relay<P, B> {
             .0
             .into_iter()
             .filter_map(|direction| match *direction.held? {
+                // Not to be used again: the next relay would send these bytes as its own.
                 Held::Spliced { pipe, .. } => Some(pipe),
                 Held::Copied { .. } => None,
             })

@@ -267,6 +267,7 @@ impl WarmHops {
                 }
             }
             neighbour.totals.taken += 1;
+            // The worker watches it with the token of the flow.
             let _ = epoll.delete(&ready.socket);
             return Some(Warm {
                 socket: ready.socket,
@@ -457,6 +458,7 @@ impl WarmHops {
             .map(|(key, _)| key)
             .collect();
         for key in late {
+            // Its next step fails with the reason, by how far the dial has come.
             self.on_ready(key, now);
         }
     }
@@ -465,6 +467,7 @@ impl WarmHops {
         let Some(hop) = self.hops.get_mut(key) else {
             return;
         };
+        // Random, so that a late pong to an earlier ping does not count.
         let token = u32::try_from(self.rng.next() >> 32).unwrap_or(0);
         if let Some(Stage::Waiting(ready, ping)) = &mut hop.stage {
             let bytes = hop::ping(token);

@@ -8,7 +8,6 @@
 //! The worker owns every descriptor and all state of its relays. Other threads read its counters
 //! and send it [`Command`]s.
 
-mod accept;
 mod admit;
 mod black_holes;
 mod bypass;
@@ -16,10 +15,10 @@ mod connect_request;
 mod entry;
 mod fresh;
 mod health;
-mod hop;
 mod inspect;
 mod linger;
 mod listeners;
+mod multipath;
 mod next_hops;
 mod opening;
 mod pace;
@@ -29,11 +28,13 @@ mod preface;
 mod relaying;
 mod replay;
 mod reroute;
+mod rules;
 mod socket_io;
 mod syn_option;
 mod tally;
 mod time_wait;
 mod trial;
+mod upstream;
 mod user_timeout;
 
 use std::cmp::Reverse;
@@ -49,6 +50,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 
+use crate::accept_mode::AcceptMode;
 use crate::black_holes::BlackHoles;
 use crate::control::{Command, Ended, Handle, Journal, RelayId};
 use crate::counters::Counters;
@@ -69,13 +71,14 @@ use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
 use fresh::Fresh;
 use health::Health;
-use inspect::Rules;
 use linger::Lingering;
 use listeners::Listeners;
+use multipath::Multipath;
 use pace::Paces;
 use pending_request::PendingRequest;
 use places::Places;
 use replay::Held;
+use rules::Rules;
 use socket_io::Buffers;
 
 /// Events taken from one `epoll_wait`.
@@ -107,6 +110,8 @@ pub struct Settings {
     pub index: u16,
     /// Its transparent listeners, at most one per family.
     pub listeners: Vec<Socket>,
+    /// The same for clients of Multipath TCP; none where the host does not support it.
+    pub multipath: Vec<Socket>,
     /// `SO_MARK` of its upstream sockets.
     pub socket_mark: u32,
     /// Its listeners for clients that name the destination themselves.
@@ -152,6 +157,8 @@ pub(crate) struct Worker<I> {
     paces: Paces,
     /// Results of SYN options by peer.
     syn_options: SynOptions,
+    /// Connections of clients with Multipath TCP, and what may join them.
+    multipath: Multipath,
     /// What has failed recently.
     health: Health,
     /// Flows that wait for the replies of other nodes, or owe one to them, and when to check them.
@@ -269,7 +276,7 @@ where
 
 impl<I: Intercept> Worker<I> {
     fn new(
-        settings: Settings,
+        mut settings: Settings,
         (mut intercept, generation): (I, u8),
         commands: Receiver<Command>,
         waker: Arc<Waker>,
@@ -280,24 +287,23 @@ impl<I: Intercept> Worker<I> {
         let input = EpollFlags::EPOLLIN;
         epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        let listeners = Listeners::new(settings.listeners, settings.explicit, settings.fixed)?;
+        let listeners = Listeners::new(
+            std::mem::take(&mut settings.listeners),
+            std::mem::take(&mut settings.multipath),
+            std::mem::take(&mut settings.explicit),
+            std::mem::take(&mut settings.fixed),
+        )?;
         let rules = Rules::new(&settings.policy, generation, &counters.rules);
         for (number, listener) in listeners.sockets() {
             epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
             // Accepted sockets inherit the options, which saves system calls per flow.
             sys::apply(listener, rules.inherited())?;
         }
+        let mut multipath = Multipath::new(&listeners, settings.socket_mark);
+        multipath.offer(&rules.policy, &mut intercept)?;
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
-        let warm = settings.policy.chains.me.map(|me| {
-            let common = warm::Common {
-                me,
-                mark: settings.socket_mark,
-                token_base: TOKEN_WARM,
-                seed: u64::from_ne_bytes(sys::random()),
-            };
-            WarmHops::new(common, &settings.policy.chains.peers, now)
-        });
+        let warm = warm_hops(&settings, now);
         Ok(Self {
             index: settings.index,
             epoll,
@@ -320,6 +326,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
+            multipath,
             health: Health::default(),
             looks: BinaryHeap::new(),
             held: Held::default(),
@@ -372,7 +379,8 @@ impl<I: Intercept> Worker<I> {
         let Some(until) = self.drain_until else {
             return false;
         };
-        let late = self.counters.late.read() > 0 || self.rules.any_late();
+        // Whatever the rules, flows open late when the half-open budget is used up.
+        let late = self.counters.flows(AcceptMode::LATE).read() > 0 || self.rules.any_late();
         let grace = match (self.replaced, late) {
             (true, _) => HANDSHAKE_TIME_MAX,
             (false, true) => self.intercept.lag(),
@@ -420,6 +428,7 @@ impl<I: Intercept> Worker<I> {
             self.swept = self.now;
             self.sweep();
         }
+        self.look_at_joins();
         self.look_at_hops();
         self.unpace();
         if let Some(warm) = &mut self.warm {
@@ -450,8 +459,9 @@ impl<I: Intercept> Worker<I> {
         let paces = self.paces.deadline();
         let look = self.looks.peek().map(|Reverse((due, _))| *due);
         let lingering = self.lingering.deadline();
+        let joins = self.multipath.deadline();
         let leaving = self.leaving.deadline();
-        let deadlines = [tick, warm, paces, look, lingering, leaving];
+        let deadlines = [tick, warm, paces, look, lingering, joins, leaving];
         let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
@@ -469,6 +479,7 @@ impl<I: Intercept> Worker<I> {
         let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP);
         let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
         let ready = Ready {
+            // A failed socket counts as ready for both, since only a call on it returns the error.
             readable: failed || flags.intersects(input),
             writable: failed || flags.contains(EpollFlags::EPOLLOUT),
             failed,
@@ -534,6 +545,7 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_requests();
+        self.multipath.sweep(self.now);
         self.set_initial_cwnd();
         self.drain_or_return();
     }
@@ -637,6 +649,18 @@ impl<I: Intercept> Worker<I> {
     fn id(&self, key: u64) -> RelayId {
         RelayId(u64::from(self.index) << KEY_BITS | key)
     }
+}
+
+/// The idle hops of a node that has a number.
+fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
+    let chains = &settings.policy.chains;
+    let common = warm::Common {
+        me: chains.me?,
+        mark: settings.socket_mark,
+        token_base: TOKEN_WARM,
+        seed: u64::from_ne_bytes(sys::random()),
+    };
+    Some(WarmHops::new(common, &chains.peers, now))
 }
 
 fn is_listener(token: u64) -> bool {

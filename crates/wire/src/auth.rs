@@ -45,6 +45,7 @@ impl Key {
 
     /// A key that follows from this one and `parts`.
     pub(crate) fn derive(&self, parts: &[&[u8]]) -> Self {
+        // Not cut: a key has as many bytes as the hash.
         Self(self.hash(parts).finalize().into_bytes().into())
     }
 

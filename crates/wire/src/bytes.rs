@@ -15,6 +15,7 @@ impl<'a> Bytes<'a> {
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        // All or nothing: a read beyond the end leaves the bytes where they are.
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*array)

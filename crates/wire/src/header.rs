@@ -55,6 +55,7 @@ impl Endpoint {
     pub fn new(address: SocketAddr) -> Result<Self, EndpointError> {
         // Canonical first: `::ffff:127.0.0.1` is loopback, too, and would pass every check below.
         let ip = address.ip().to_canonical();
+        // IPv6 has no broadcast addresses (RFC 4291 section 2).
         let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
         if ip.is_multicast() {
             Err(EndpointError::Multicast)
@@ -150,6 +151,7 @@ impl NodeId {
     pub fn new(id: u64) -> Option<Self> {
         // Segment lists contain node numbers, and this one stands for a look-up there.
         let id = u16::try_from(id).ok().filter(|id| *id != RESOLVE)?;
+        // 0 stands for no segment there.
         NonZeroU16::new(id).map(Self)
     }
 
@@ -209,6 +211,7 @@ impl LoopGuard {
     /// it. It is no more than the flow had at its first node, so that one which comes
     /// back there by plain connections goes round a number of times only.
     pub fn ttl(self) -> u8 {
+        // Bounded here as well: another node sent the limit, and twice 255 is more than a TTL.
         TTL_LEAST + TTL_PER_NODE * self.hop_limit.min(HOP_LIMIT_INITIAL)
     }
 

@@ -23,6 +23,7 @@ const ADDRESSES_IPV6: u16 = 36;
 pub fn encode(client: SocketAddr, destination: SocketAddr, to: &mut Vec<u8>) {
     to.extend_from_slice(&SIGNATURE);
     to.push(VERSION_AND_COMMAND);
+    // The header has one family for both addresses.
     match (client.ip().to_canonical(), destination.ip().to_canonical()) {
         (IpAddr::V4(client), IpAddr::V4(destination)) => {
             to.push(TCP_OVER_IPV4);
@@ -37,6 +38,7 @@ pub fn encode(client: SocketAddr, destination: SocketAddr, to: &mut Vec<u8>) {
             to.extend_from_slice(&mapped(destination));
         }
     }
+    // Behind both addresses, in either family (§2.2).
     to.extend_from_slice(&client.port().to_be_bytes());
     to.extend_from_slice(&destination.port().to_be_bytes());
 }

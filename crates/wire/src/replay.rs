@@ -15,6 +15,7 @@ use crate::auth::{Authentic, Nonce};
 pub struct ReplayWindow {
     fresh_ms: u64,
     capacity: usize,
+    // By time first, so that the oldest are forgotten without a search.
     seen: BTreeSet<(u64, Nonce)>,
     /// When the newest forgotten message was made.
     forgotten_ms: Option<u64>,
@@ -28,6 +29,7 @@ impl ReplayWindow {
     pub fn new(fresh_ms: u64, capacity: usize) -> Self {
         Self {
             fresh_ms,
+            // With 0 the first message would have all others of its age refused.
             capacity: capacity.max(1),
             seen: BTreeSet::new(),
             forgotten_ms: None,
@@ -49,6 +51,7 @@ impl ReplayWindow {
         if made_ms > now_ms.saturating_add(self.fresh_ms) {
             return Err(ReplayError::FromTheFuture);
         }
+        // It may be a repetition of one that was forgotten: their nonces are gone.
         if self.forgotten_ms.is_some_and(|newest| made_ms <= newest) {
             return Err(ReplayError::Stale);
         }

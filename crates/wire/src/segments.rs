@@ -53,6 +53,7 @@ impl SegmentList {
         let room = whole.get_mut(..numbers.len()).ok_or(SegmentError::Gap)?;
         room.copy_from_slice(numbers);
         for pair in whole.windows(2) {
+            // Equal lists have equal numbers, as comparing and hashing rely on.
             if pair[0] == 0 && pair[1] != 0 {
                 return Err(SegmentError::Gap);
             }
@@ -90,6 +91,7 @@ impl SegmentList {
         let first = segment(self.0[0])?;
         let mut rest = self.0;
         rest.rotate_left(1);
+        // The segment that was taken has moved here, where zeros must be.
         rest[SEGMENTS_MAX - 1] = 0;
         Some((first, Self(rest)))
     }

@@ -116,6 +116,7 @@ pub enum StampError {
 impl Probe {
     /// The packet, without an authentication tag.
     pub fn encode(&self) -> [u8; OPEN_BYTES] {
+        // What is not written below must be zero (RFC 8762 section 4.2.1).
         let mut bytes = [0; OPEN_BYTES];
         self.write(&mut bytes, &OPEN);
         bytes
@@ -144,6 +145,7 @@ impl Probe {
         Some(Self {
             sequence: number.u32()?,
             sent: Timestamp(rest.u64()?),
+            // A multiplier of 0 makes the packet corrupt (RFC 4656 section 4.1.2).
             error: ErrorEstimate::from_bits(rest.u16()?)?,
             session: rest.u16()?,
         })
@@ -185,6 +187,7 @@ impl Reflection {
             sequence: self.sequence,
             sent: self.sent,
             error: self.error,
+            // A reflector copies the session's number (RFC 8972 section 3).
             session: self.probe.session,
         };
         own.write(bytes, layout);
@@ -260,6 +263,7 @@ type Cover<'a> = (&'a [u8; COVERED_BYTES], &'a [u8; MAC_BYTES]);
 
 /// What the authentication tag covers, and the code, of a packet that has one; and its layout.
 fn cover(bytes: &[u8]) -> Result<(Option<Cover<'_>>, &'static Layout), StampError> {
+    // By length alone: packets have no field for their mode.
     match bytes.len() {
         OPEN_BYTES => Ok((None, &OPEN)),
         AUTHENTICATED_BYTES => {

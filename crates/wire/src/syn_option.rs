@@ -44,9 +44,11 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
     if header.segments.len() > SEGMENTS_MAX {
         return Err(NotEncodable::Segments);
     }
+    // Before anything is written: after an error `options` must be as it was.
     let destination = ipv4(header.destination)?;
     let source = match header.source {
         Some(source) => ipv4(source)?,
+        // Zeros cannot be mistaken: an endpoint has an address and a port.
         None => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
     };
     let is_last = header.segments.is_empty();
@@ -72,6 +74,7 @@ pub fn encode(header: &ChainHeader, options: &mut Vec<u8>) -> Result<(), NotEnco
 /// The options cannot be read, or the one that is ours is invalid.
 /// To connect somewhere after that would be a guess.
 pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
+    // More cannot come from a TCP header, whose length has 4 bits and counts words.
     if options.len() > BLOCK_BYTES_MAX {
         return Err(SynOptionError::BlockTooLong);
     }
@@ -91,6 +94,7 @@ pub fn find(options: &[u8]) -> Result<Option<ChainHeader>, SynOptionError> {
 
 fn ours(option: &TcpOption<'_>) -> Result<Option<ChainHeader>, SynOptionError> {
     let mut bytes = Bytes::new(option.value);
+    // Others share these kinds: the experiment's number decides (RFC 6994 section 3).
     let experimental = [KIND, KIND_OTHER].contains(&option.kind);
     if !experimental || bytes.u16() != Some(EXPERIMENT) {
         return Ok(None);

@@ -78,6 +78,7 @@ impl<'a> Iterator for TcpOptions<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let kind = loop {
             match *self.block.get(self.at)? {
+                // It is a single byte, without a length (RFC 9293 section 3.1).
                 KIND_NOP => self.at += 1,
                 kind => break kind,
             }
@@ -86,6 +87,7 @@ impl<'a> Iterator for TcpOptions<'a> {
         let option = (kind != KIND_END).then(|| self.option_at(self.at, kind));
         self.at = match option {
             Some(Ok(option)) => self.at + 2 + option.value.len(),
+            // Behind a broken option it is not known where the next one begins.
             _ => self.block.len(),
         };
         option

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use posthaste_netlink::{Message, Netlink, text};
+use posthaste_netlink::{Message, Netlink, attribute, text};
 
-use super::{BODY_BYTES, SUBSYSTEM, TABLE, find, number, shown};
+use super::{BODY_BYTES, SUBSYSTEM, TABLE, number, shown};
 
 /// `NFT_MSG_NEWFLOWTABLE`, `NFT_MSG_GETFLOWTABLE`.
 const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
@@ -40,8 +40,12 @@ pub(crate) fn flowtables() -> io::Result<Vec<Flowtable>> {
 fn flowtable(body: &[u8]) -> Option<Flowtable> {
     let family = *body.first()?;
     let all = body.get(BODY_BYTES..)?;
-    let flags = find(all, FLAGS).and_then(number).unwrap_or(0);
-    let name = (family, text(find(all, TABLE)?), text(find(all, NAME)?));
+    let flags = attribute(all, FLAGS).and_then(number).unwrap_or(0);
+    let name = (
+        family,
+        text(attribute(all, TABLE)?),
+        text(attribute(all, NAME)?),
+    );
     Some(Flowtable {
         name: shown(&name),
         hardware: flags & HARDWARE != 0,

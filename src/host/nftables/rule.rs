@@ -3,9 +3,9 @@
 
 use std::ops::RangeInclusive;
 
-use posthaste_netlink::{attributes, text, u32_at};
+use posthaste_netlink::{attribute, attributes, text, u32_at};
 
-use super::{BODY_BYTES, Name, TABLE, find, number};
+use super::{BODY_BYTES, Name, TABLE, number};
 
 /// Attributes of rules: chain, expressions. Of an expression: name, data.
 const RULE_CHAIN: u16 = 2;
@@ -108,11 +108,11 @@ pub(super) fn rule(body: &[u8]) -> Option<(Name, Rule)> {
     let all = body.get(BODY_BYTES..)?;
     let name = (
         family,
-        text(find(all, TABLE)?),
-        text(find(all, RULE_CHAIN)?),
+        text(attribute(all, TABLE)?),
+        text(attribute(all, RULE_CHAIN)?),
     );
     let mut rule = Rule::default();
-    let expressions = find(all, RULE_EXPRESSIONS).unwrap_or_default();
+    let expressions = attribute(all, RULE_EXPRESSIONS).unwrap_or_default();
     for (_, expression) in attributes(expressions) {
         rule.take(expression);
     }
@@ -133,11 +133,11 @@ impl Rule {
 
     /// Evaluates an expression.
     fn take(&mut self, expression: &[u8]) {
-        let name = find(expression, EXPRESSION_NAME)
+        let name = attribute(expression, EXPRESSION_NAME)
             .map(text)
             .unwrap_or_default();
-        let data = find(expression, EXPRESSION_DATA).unwrap_or_default();
-        let extension = find(data, EXTENSION_NAME)
+        let data = attribute(expression, EXPRESSION_DATA).unwrap_or_default();
+        let extension = attribute(data, EXTENSION_NAME)
             .filter(|_| ["match", "target"].contains(&name.as_str()))
             .map(text);
         self.limits |= LIMITS.contains(&extension.as_deref().unwrap_or(&name));
@@ -148,6 +148,8 @@ impl Rule {
             "reject" | "queue" | "synproxy" | "target" => {
                 self.decides = true;
                 let rejects = name == "reject" || extension.as_deref() == Some("REJECT");
+                // Only a reject is certain: the others leave the verdict to a program, a proxy or a
+                // target.
                 self.accepts = rejects.then_some(false);
             }
             // It may be a map of verdicts.
@@ -157,8 +159,10 @@ impl Rule {
                 self.is_narrower = true;
             }
             "dynset" => {
+                // With an expression for each element it is a meter, such as a limit for each
+                // source.
                 let kept = [DYNSET_EXPRESSION, DYNSET_EXPRESSIONS];
-                self.limits |= kept.iter().any(|kind| find(data, *kind).is_some());
+                self.limits |= kept.iter().any(|kind| attribute(data, *kind).is_some());
                 self.is_narrower = true;
             }
             _ => self.take_condition(&name, extension.as_deref(), data),
@@ -166,12 +170,14 @@ impl Rule {
     }
 
     fn take_verdict(&mut self, data: &[u8]) {
-        let verdict = find(data, IMMEDIATE_DATA).and_then(|data| find(data, DATA_VERDICT));
+        let verdict =
+            attribute(data, IMMEDIATE_DATA).and_then(|data| attribute(data, DATA_VERDICT));
         let Some(verdict) = verdict else { return };
         self.decides = true;
         self.jumps
-            .extend(find(verdict, VERDICT_CHAIN).map(|chain| Some(text(chain))));
-        self.accepts = match find(verdict, VERDICT_CODE).and_then(number) {
+            .extend(attribute(verdict, VERDICT_CHAIN).map(|chain| Some(text(chain))));
+        // Other verdicts, such as jumps, leave the decision to further rules.
+        self.accepts = match attribute(verdict, VERDICT_CODE).and_then(number) {
             Some(ACCEPT) => Some(true),
             Some(DROP) => Some(false),
             _ => None,
@@ -180,13 +186,15 @@ impl Rule {
 
     /// Evaluates a condition. Marks are in host byte order.
     fn take_condition(&mut self, name: &str, extension: Option<&str>, data: &[u8]) {
-        let value = |kind| find(find(data, kind)?, DATA_VALUE).and_then(|value| u32_at(value, 0));
-        let of_mark = |kind| find(data, kind).and_then(number) == Some(META_MARK);
+        let value =
+            |kind| attribute(attribute(data, kind)?, DATA_VALUE).and_then(|value| u32_at(value, 0));
+        let of_mark = |kind| attribute(data, kind).and_then(number) == Some(META_MARK);
         match (name, self.mask, extension) {
+            // The comparison follows, behind a mask if the rule has one.
             ("meta", None, _) if of_mark(META_KEY) => self.mask = Some(u32::MAX),
             ("bitwise", Some(_), _) if self.mark.is_none() => self.mask = value(BITWISE_MASK),
             ("cmp", Some(mask), _) if self.mark.is_none() => {
-                let op = find(data, CMP_OP).and_then(number);
+                let op = attribute(data, CMP_OP).and_then(number);
                 self.mark = value(CMP_DATA).map(|value| MarkMatch {
                     mask,
                     value,
@@ -195,9 +203,10 @@ impl Rule {
                 self.is_narrower |= self.mark.is_none() || op.is_none_or(|op| op > 1);
             }
             ("match", None, Some("mark")) => {
-                self.mark = find(data, EXTENSION_INFO).and_then(mark_of_iptables);
+                self.mark = attribute(data, EXTENSION_INFO).and_then(mark_of_iptables);
                 self.is_narrower |= self.mark.is_none();
             }
+            // Any other condition may leave packets out.
             _ => self.is_narrower = true,
         }
     }
@@ -206,7 +215,7 @@ impl Rule {
 /// Whether an expression reads a property that differs between connections of two hosts with one
 /// service: the time, amounts of data, content.
 fn looks_beyond(name: &str, data: &[u8]) -> bool {
-    let field = |kind| find(data, kind).and_then(number);
+    let field = |kind| attribute(data, kind).and_then(number);
     match name {
         "meta" => field(KEY).is_some_and(|key| META_TIMES.contains(&key)),
         "ct" => field(KEY).is_some_and(|key| CT_AMOUNTS.contains(&key)),

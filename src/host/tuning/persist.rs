@@ -6,10 +6,11 @@
 //! gone.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, bail};
+use posthaste_daemon::file;
 
 use super::{Change, Report, joined};
 
@@ -34,6 +35,7 @@ fn is_namespace_of_boot() -> anyhow::Result<bool> {
     let of = |process: &str| {
         let file = format!("/proc/{process}/ns/net");
         let found = fs::metadata(&file).with_context(|| format!("look at {file}"))?;
+        // Inode numbers are unique within one file system only.
         anyhow::Ok((found.dev(), found.ino()))
     };
     Ok(of("1")? == of("thread-self")?)
@@ -46,13 +48,8 @@ pub(super) fn keep(changes: &[Change], report: &mut Report) -> anyhow::Result<()
     if all.is_empty() || former.is_some_and(|former| former == all) {
         return Ok(());
     }
-    let next = format!("{FILE}.next");
-    let mut options = fs::File::options();
-    let options = options.write(true).create(true).truncate(true).mode(0o644);
-    options
-        .open(&next)
-        .and_then(|mut file| file.write_all(write(&all).as_bytes()))
-        .and_then(|()| fs::rename(&next, FILE))
+    // At boot only names in `.conf` are read: a file that was left half written is not.
+    file::replace(FILE.as_ref(), 0o644, write(&all).as_bytes())
         .with_context(|| format!("write {FILE}"))?;
     report
         .done
@@ -124,12 +121,14 @@ fn parse(text: &str) -> Option<Vec<Change>> {
             && let Some((_, before)) = former.take().filter(|(before, _)| *before == name)
         {
             changes.push(Change {
+                // No setting of these has a dot in its name, as that of an interface may.
                 path: name.replace('.', "/"),
                 former: before.into(),
                 applied: applied.into(),
             });
         }
     }
+    // Byte for byte: an operator's edit must not be overwritten.
     (write(&changes) == text).then_some(changes)
 }
 

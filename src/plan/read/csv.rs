@@ -59,6 +59,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
             links.push((line, to, from, row.link));
         }
     }
+    // After all lines: its size is the number of names.
     let mut matrix =
         Matrix::new(names.names.len()).map_err(|error| Problem::whole(error.to_string()))?;
     for (line, from, to, link) in links {

@@ -42,6 +42,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
     let file: File = serde_json::from_str(text).map_err(|error| {
         let whole = error.to_string();
         let place = format!(" at line {} column {}", error.line(), error.column());
+        // serde_json puts the place at the end; here the line precedes the message.
         let what = whole.strip_suffix(&place).unwrap_or(&whole);
         Problem::at(error.line(), format!("{what} at column {}", error.column()))
     })?;
@@ -50,6 +51,7 @@ pub(super) fn read(text: &str) -> Result<Network, Problem> {
     for (number, node) in (1..).zip(&file.nodes) {
         let named = |what| Problem::whole(format!("node {number} ({:?}): {what}", node.name));
         let new = names.names.len();
+        // A new name gets the next number.
         if names.number(&node.name).map_err(named)? != new {
             return Err(named("there is another of that name".to_owned()));
         }

@@ -2,7 +2,7 @@
 //! Nodes of a chain that die or cannot be reached.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use serde_json::Value;
 
+use crate::payload::{receive_all, send};
 use crate::requests::start_all;
 use crate::support::{
     PORT, Pair, SOON, counter, dial, errno, expect_accepted_and_reset, expect_reset, firewall,
@@ -272,6 +273,43 @@ fn only_chain_retried() {
             pair.check();
             pair.close_client_first();
             assert_eq!(counter(&nodes[1], "hops_failed"), 1, "{accept} {family}");
+            until_ended(&nodes[0], "finished", 1);
+        }
+    }
+}
+
+/// As above, with a client that has sent more than the first node keeps.
+// promise: K19
+#[test]
+fn only_chain_retried_for_upload() {
+    const BYTES: u64 = 4 << 20;
+    for accept in ["early", "late"] {
+        for family in Family::ALL {
+            let network = line_of(3);
+            let plan = Plan {
+                accept,
+                ..Plan::of(3)
+            };
+            let nodes = plan.start(&network);
+            let deaf = format!("tcp dport {} drop", crate::requests::LISTENER_PORT);
+            firewall(network.node(2), "deaf", &[("input", &deaf)]);
+            let listener = listen(network.server(), PORT);
+            let to = SocketAddr::new(network.server_address(family), PORT);
+            thread::scope(|scope| {
+                let client = scope.spawn(|| {
+                    let mut stream = dial(network.client(), to)?;
+                    send(&mut stream, 1, BYTES)?;
+                    stream.shutdown(Shutdown::Write)?;
+                    receive_all(&mut stream, 2)
+                });
+                until_counter(&nodes[1], "hops_failed", 1);
+                remove_firewall(network.node(2), "deaf");
+                let (mut stream, _) = crate::support::accept(&listener);
+                assert_eq!(receive_all(&mut stream, 1).unwrap(), BYTES);
+                send(&mut stream, 2, BYTES).unwrap();
+                drop(stream);
+                assert_eq!(client.join().unwrap().unwrap(), BYTES, "{accept} {family}");
+            });
             until_ended(&nodes[0], "finished", 1);
         }
     }

@@ -64,7 +64,9 @@ fn relays_list_show_kill() {
         }
     }
     let none = node.admin_json("relays list").unwrap();
-    let empty = serde_json::json!({"relays": [], "incomplete": false, "silent_workers": 0});
+    let empty = serde_json::json!({
+        "relays": [], "incomplete": false, "silent_workers": 0, "packet_flows": []
+    });
     assert_eq!(none, empty);
 }
 

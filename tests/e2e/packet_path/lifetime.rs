@@ -142,6 +142,29 @@ fn flows_outlive_a_killed_node() {
     until("the guard has removed the pins", || place.pins().is_empty());
 }
 
+/// A node with another bound adopts the flow table of one that was killed as it is, and names both
+/// sizes.
+#[test]
+fn table_of_another_size_is_adopted() {
+    let place = Place::new();
+    let (network, listener, mut node, mut pairs) = testbed(&place);
+    node.kill().expect("it runs");
+    let config = format!("[packet]\nflows = 4096\n{CONFIG}");
+    let mut node = place.start_with(network.node(0), &config);
+    until("the node warns", || {
+        logged(&node, "flows=65536 configured=4096")
+    });
+    exchange(&mut pairs);
+    for pair in pairs {
+        pair.close_client_first();
+    }
+    node.stop(SOON).expect("it ends");
+    until("the guard has removed the pins", || place.pins().is_empty());
+    let node = place.start_with(network.node(0), &config);
+    until_ready(&network, &node, &listener);
+    assert!(!logged(&node, "configured=4096"), "{:#?}", node.log());
+}
+
 /// Without a next node the guard removes the pins when the last flow has ended.
 #[test]
 fn guard_looks_after_the_flows_of_a_killed_node() {
@@ -263,7 +286,7 @@ fn flows_are_forwarded_without_the_packet_path() {
     let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
     let map = pins.join(format!(
-        "{}/packets-8/packet_flows",
+        "{}/packets-10/packet_flows",
         cookie.expect("a number")
     ));
     fs::create_dir_all(map).expect("a directory");

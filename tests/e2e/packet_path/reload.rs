@@ -7,7 +7,7 @@ use super::*;
 use crate::syn_options::raw::send_syn;
 
 /// Reloads rules with a data path.
-fn switch(node: &Node, data_path: &str) {
+pub(super) fn switch(node: &Node, data_path: &str) {
     let config = format!("[defaults]\ndata_path = \"{data_path}\"\n");
     node.write_config(&config).expect("a file is written");
     node.admin("reload").expect("the rules are right");
@@ -65,9 +65,9 @@ fn open_relays_keep_their_addresses() {
     pair.check();
     switch(&node, "packet");
     let [from, to] = v4_ends(&pair);
-    let [taken, unfit] = ["packet_taken", "packet_unfit"].map(|name| redirect(&node, name));
+    let [taken, local] = ["packet_taken", "packet_local"].map(|name| redirect(&node, name));
     send_syn(network.client(), from, to, &MSS);
-    until("the SYN", || redirect(&node, "packet_unfit") > unfit);
+    until("the SYN", || redirect(&node, "packet_local") > local);
     assert_eq!(redirect(&node, "packet_taken"), taken);
     pair.check();
     pair.close_client_first();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What clients and servers see of an upgrade: nothing.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::chains::{Plan, line_of};
 use crate::support::{
     MODES, PORT, Pair, accepting, counter, dial, firewall, line, listen, remove_firewall, until,
 };
-use crate::watch::{assert_nothing_left, http_get};
+use crate::watch::{assert_nothing_left, http_get, relay_lines};
 
 /// The port of the servers that answer visitors.
 const ECHO: u16 = 81;
@@ -167,8 +168,14 @@ fn half_open_stays_with_beginner() {
                 pair.close_client_first();
             }
         });
+        // A strict flow ends with its upstream SYN, which waits no longer than the client's first
+        // repetition: on a busy host the upgrade takes longer, and the client begins anew.
+        let is_repeated = |line: &HashMap<String, String>| line["outcome"] == "connect_timeout";
+        let lines = relay_lines(&testbed.place.node);
+        let repeated = lines.into_iter().filter(is_repeated).count() as u64;
+        assert!(repeated == 0 || mode == "strict", "{mode}");
         let after = counter(&testbed.place.node, "relays_opened");
-        assert_eq!(after, 0, "{mode}");
+        assert!(after <= repeated, "{mode}: {after} of {repeated}");
         testbed.end();
     }
 }

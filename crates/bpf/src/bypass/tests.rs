@@ -48,6 +48,7 @@ impl Programs {
             half_open: 0,
             half_open_reserve: 0,
             profiles_max: 0,
+            packet_flows: 0,
             windows: false,
             successions: 0,
         };
@@ -191,12 +192,14 @@ impl<'a> Both<'a> {
         context[MARK] = mark;
         // The kernel refuses less than its whole structure.
         let mut after = [0; 256];
-        let ran = sys::run_through(program.as_fd(), frame, &context, &mut after);
-        let (verdict, frame) = ran.unwrap();
+        let mut out = vec![0; frame.len()];
+        let ran = sys::run_frame(program.as_fd(), frame, &context, &mut out, &mut after);
+        let (verdict, bytes) = ran.unwrap();
+        out.truncate(bytes);
         let mark = after.as_chunks().0[MARK];
         Output {
             verdict,
-            frame,
+            frame: out,
             mark: u32::from_ne_bytes(mark),
         }
     }

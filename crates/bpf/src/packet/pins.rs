@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::sweep::Sweep;
 use crate::object::Map;
 use crate::objects::bypass;
 use crate::objects::packet_path::{self, map};
@@ -25,7 +26,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-8";
+const LAYOUT: &str = "packets-10";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// Time between two rounds of [`Orphans`].
@@ -144,6 +145,7 @@ fn owner_of(owners: &Map) -> Option<u32> {
 pub struct Orphans {
     pins: Pins,
     sweep: OwnedFd,
+    flows: Arc<Map>,
     owners: Arc<Map>,
     owner: u32,
 }
@@ -153,9 +155,13 @@ impl Orphans {
     pub fn find(netns: u64) -> Option<Self> {
         let pins = Pins::of(netns);
         let object = &packet_path::OBJECT;
-        let name = object.maps[map::PACKET_OWNER].name;
-        let owners = object.adopt(map::PACKET_OWNER, sys::pinned(&pins.path(name)).ok()?);
+        let adopt = |number: usize| {
+            let pinned = sys::pinned(&pins.path(object.maps[number].name));
+            Some(object.adopt(number, pinned.ok()?))
+        };
+        let owners = adopt(map::PACKET_OWNER)?;
         Some(Self {
+            flows: adopt(map::PACKET_FLOWS)?,
             sweep: sys::pinned(&pins.path(SWEEP)).ok()?,
             owner: owner_of(&owners)?,
             owners,
@@ -167,9 +173,10 @@ impl Orphans {
     /// pins. Flows that last longer than 124 minutes end with them.
     pub fn look_after(self) {
         let until = Instant::now() + OUTLIVED_MAX;
+        let mut walk = Sweep::new(&self.flows);
         while self.are_mine() {
-            let left = super::sweep(self.sweep.as_fd(), 0).unwrap_or(1);
-            let is_last = left == 0 && self.pins.pairs_left() == 0;
+            let round = walk.round(self.sweep.as_fd()).unwrap_or_default();
+            let is_last = round.left == Some(0) && self.pins.pairs_left() == 0;
             if is_last || Instant::now() >= until {
                 return self.pins.remove_of(&self.owners, self.owner);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! SYNs that are none of the node's business although there is a rule for them: the host would
 //! not forward them, or would not send to who claims to have sent them, or only the two ends can
-//! do what they ask for.
+//! do what they request.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ fn syn(family: Family) -> Segment {
     Segment::syn(client(family), server(family))
 }
 
-/// In every mode, and where SYNs are rejected, the packet goes its way and nobody is told.
+/// In every mode, and where SYNs are rejected, the host forwards the packet and no worker gets an event.
 #[track_caller]
 fn assert_passed(host: &mut Host<'_>, packet: &[u8], what: &str) {
     let before = host.half_open_flows();
@@ -190,7 +190,7 @@ fn bad_ipv6_headers_pass() {
     });
 }
 
-/// What the host does with them is not ours to say: it may drop them, and a relayed connection
+/// The host decides what to do with them: it may drop them, and a relayed connection
 /// would be without.
 // promise: T16
 #[test]

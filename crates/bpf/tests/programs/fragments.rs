@@ -160,7 +160,7 @@ fn fragments_of_other_protocols_pass() {
     });
 }
 
-/// RFC 6946: a packet that is whole and says so in a fragment header.
+/// RFC 6946: a whole packet with a fragment header.
 #[test]
 fn atomic_fragment_is_segment() {
     on_host(|host| {

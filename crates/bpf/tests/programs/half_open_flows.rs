@@ -389,7 +389,7 @@ fn entry_belongs_to_worker() {
                 .unwrap();
             let _listeners = listen(&other);
             for family in Family::ALL {
-                // Whichever CPU this runs on, the half-open entry says who.
+                // Whichever CPU this runs on, the half-open entry names the worker.
                 other
                     .reserve_half_open(&flow(client(family), server(family)))
                     .unwrap();

@@ -18,7 +18,7 @@ use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::{Closed, Event, HalfOpen, Intercept};
 use posthaste_relay::policy::{
-    Action, DataPath, Match, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, Match, Multipath, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use posthaste_relay::sys::{SocketSettings, transparent_listener};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -68,6 +68,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     half_open: 4096,
     half_open_reserve: 16,
     profiles_max: 64,
+    packet_flows: 1024,
     windows: false,
     successions: 0,
 };
@@ -253,6 +254,8 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
         timeouts: Timeouts::default(),
         data_path: DataPath::Socket,
         bypass: false,
+        multipath: Multipath::Off,
+        upstream_multipath: false,
         transfer_bytes: None,
     }
 }

@@ -13,7 +13,8 @@ use crate::host::{EARLY, Host, SETTINGS, client, interface, on_host, rule, serve
 use crate::segment::Segment;
 use crate::wire::{SOON, link_address};
 
-fn packets() -> Rule {
+/// A rule that wants the packet path for every flow.
+pub(crate) fn packets() -> Rule {
     Rule {
         data_path: DataPath::Packet,
         ..rule(Action::Relay, EARLY)

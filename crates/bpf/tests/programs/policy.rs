@@ -64,7 +64,7 @@ fn check(host: &mut Host<'_>, rng: &mut Rng) {
     }
 }
 
-/// What the program shows of a rule. It does not say which one let a flow pass or be late.
+/// What the program shows of a rule. It does not show which one let a flow pass or be late.
 fn outcome(rule: Option<(usize, &Rule)>) -> (crate::host::Verdict, Option<(EventKind, usize)>) {
     let Some((index, rule)) = rule else {
         return (Passed, None);
@@ -117,6 +117,8 @@ fn rule(rng: &mut Rng, number: usize) -> Rule {
         source_address: SourceAddress::Client,
         data_path: posthaste_relay::policy::DataPath::Socket,
         bypass: false,
+        multipath: posthaste_relay::policy::Multipath::Off,
+        upstream_multipath: false,
         proxy_protocol: false,
         transfer_bytes: None,
         downstream: SideOptions::default(),

@@ -19,15 +19,15 @@ use crate::host::{
 use crate::segment::{ACK, SYN, Segment};
 use crate::wire::SOON;
 
-/// Where this host is asked for flows.
-const ASKED: &str = "10.0.0.1:4480";
+/// The address of this host's explicit listener.
+const LISTENER: &str = "10.0.0.1:4480";
 /// To 198.51.100.7:443, from 192.0.2.33:51234, and by chain 258.
 const SYN_OPTION: [u8; 20] = [
     0xfd, 20, 0x50, 0x48, 198, 51, 100, 7, 1, 0xbb, 192, 0, 2, 33, 0xc8, 0x22, 0, 1, 2, 1,
 ];
 
 fn requested() -> SocketAddr {
-    ASKED.parse().unwrap()
+    LISTENER.parse().unwrap()
 }
 
 /// An explicit listener of ours.
@@ -67,7 +67,7 @@ fn short() -> Vec<u8> {
 #[test]
 fn peers_option_reported() {
     on_host(|host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         list_client(host);
         let mut other_kind = SYN_OPTION;
         other_kind[0] = 254;
@@ -94,7 +94,7 @@ fn peers_option_reported() {
 #[test]
 fn repeated_option_reported_once() {
     on_host(|host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         list_client(host);
         for (sequence, reported) in [(7, 1), (7, 0), (8, 1), (8, 0)] {
             let frame = syn(requested(), &SYN_OPTION).sequence(sequence).frame();
@@ -108,7 +108,7 @@ fn repeated_option_reported_once() {
 #[test]
 fn plain_listener_syns_pass() {
     on_host(|host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         list_client(host);
         let foreign = [
             253, 20, 0xf9, 0x89, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -140,7 +140,7 @@ fn plain_listener_syns_pass() {
 #[test]
 fn unauthorized_option_reported() {
     on_host(|host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         let frame = syn(requested(), &SYN_OPTION).frame();
         assert_eq!(host.receive(&frame), Passed);
         let event = host.event();
@@ -164,7 +164,7 @@ fn unauthorized_option_reported() {
 #[test]
 fn unauthorized_events_displace_none() {
     on_host(|host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         list_client(host);
         for number in 0..1500_u16 {
             let unauthorized = Segment {
@@ -230,7 +230,7 @@ fn full_ring_reaches_explicit_listener() {
         ..SETTINGS
     };
     on_host_with(settings, |host| {
-        let _listener = listener(ASKED);
+        let _listener = listener(LISTENER);
         list_client(host);
         assert_eq!(
             host.receive(&syn(requested(), &SYN_OPTION).frame()),
@@ -250,7 +250,7 @@ fn full_ring_reaches_explicit_listener() {
 }
 
 /// Has a socket of the client connect to the server, and returns the TCP headers of its SYNs, as
-/// many as are asked for.
+/// many as are expected.
 fn syns(connect: impl Fn(&Socket, SockAddr) + Sync, count: usize) -> (Vec<Vec<u8>>, u64) {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     let to = SocketAddr::new(network.server_address(Family::V4), 80);
@@ -311,8 +311,8 @@ fn receive_all(ear: &Socket, count: usize) -> Vec<Vec<u8>> {
 fn option_in_first_syn_only() {
     let connect = |socket: &Socket, to: SockAddr| drop(socket.connect(&to));
     let (syns, left_out) = syns(connect, 2);
-    let says = |syn: &[u8]| syn.windows(20).any(|window| window == SYN_OPTION);
-    assert!(says(&syns[0]) && !says(&syns[1]), "{syns:?}");
+    let has_option = |syn: &[u8]| syn.windows(20).any(|window| window == SYN_OPTION);
+    assert!(has_option(&syns[0]) && !has_option(&syns[1]), "{syns:?}");
     assert_eq!((syns[0].len(), syns[1].len()), (60, 40));
     assert_eq!(left_out, 0);
 }
@@ -320,10 +320,10 @@ fn option_in_first_syn_only() {
 // promise: K11
 #[test]
 fn option_without_room_omitted() {
-    let ask_for_cookie = |socket: &Socket, to: SockAddr| {
+    let request_cookie = |socket: &Socket, to: SockAddr| {
         drop(socket.send_to_with_flags(b"data", &to, libc::MSG_FASTOPEN));
     };
-    let (syns, left_out) = syns(ask_for_cookie, 1);
+    let (syns, left_out) = syns(request_cookie, 1);
     assert_eq!(syns[0].len(), 44, "the options with those of Fast Open");
     assert_eq!(left_out, 1);
 }

@@ -22,7 +22,7 @@ fn syn(family: Family) -> Vec<u8> {
     Segment::syn(client(family), server(family)).frame()
 }
 
-/// Both families' SYNs pass and nobody is told.
+/// Both families' SYNs pass and no worker gets an event.
 #[track_caller]
 fn assert_passed(host: &mut Host<'_>) {
     for family in Family::ALL {
@@ -332,7 +332,7 @@ fn only_syns_open_flows() {
             }
         }
         assert!(host.events().is_empty());
-        // Congestion notification (RFC 3168) asks for itself in a SYN.
+        // Congestion notification (RFC 3168) is requested in a SYN.
         let ecn = Segment::new(client(Family::V4), server(Family::V4), SYN | 0xc0);
         assert_eq!(host.receive(&ecn.frame()), Redirected);
     });

@@ -470,7 +470,7 @@ pub(crate) fn link_address(ifindex: u32) -> socket2::SockAddr {
         }
         Ok(())
     };
-    // SAFETY: `fill` writes a whole address and says how long it is.
+    // SAFETY: `fill` writes a whole address and its length.
     let filled = unsafe { socket2::SockAddr::try_init(fill) };
     filled.unwrap().1
 }

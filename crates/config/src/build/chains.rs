@@ -141,6 +141,7 @@ impl Reader {
 
 /// The node that a chain names: a peer, or any node by its number.
 fn node(value: &toml::Value, peers: &[Peer]) -> Result<NodeId, String> {
+    // Only the first node has to be a peer; others have no name in this file.
     if value.is_integer() {
         return value::node_id(value);
     }

@@ -21,6 +21,7 @@ impl Reader {
             self.lonely_lookup(section);
             return None;
         }
+        // Of an id that is wrong the mistake was noted already.
         if me.is_none() && !file.one("node").has("id") {
             let what = "node.id is missing: a node with a controller needs a number of its own, such as id = 7 in [node]";
             self.note(Some(place), what.to_owned());

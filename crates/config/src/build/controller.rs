@@ -34,6 +34,7 @@ impl Reader {
     /// Nothing without an identity, in which case a problem was noted.
     fn controller(&mut self, file: &Section) -> Option<Controller> {
         self.version(file);
+        // Unwrapped last, so that mistakes in other sections are found without an identity, too.
         let server = self.server(file.one("server"));
         let api = self.api(file.one("api"));
         let plan = self.plan(file.one("plan"));
@@ -68,6 +69,7 @@ impl Reader {
         let identity = self.identity(section, "identity_file");
         let store = self.read(section, "store", value::key_path);
         let keepalive = self.get(section, "keepalive");
+        // After all other keys, whose mistakes would be missed otherwise.
         let (identity_file, identity) = identity?;
         Some(Server {
             listen,
@@ -125,6 +127,7 @@ impl Reader {
                         format!("{key} = \"{file}\": others may read or write it: chmod o= {file}");
                     self.warnings.push(what);
                 }
+                // Editors and `echo` end a file with a newline, which belongs to no key.
                 Some((file, found.text.trim().to_owned()))
             }
         }
@@ -134,6 +137,7 @@ impl Reader {
         let listen = self.read(section, "listen", value::listen);
         let read_token = self.token(section, "read_token_file");
         let operate_token = self.token(section, "operate_token_file");
+        // Only now: token files are checked also where the API is off.
         let listen = listen?;
         // Plans and addresses of all nodes are readable there.
         if read_token.is_none() && !listen.ip().is_loopback() {
@@ -245,11 +249,13 @@ impl Reader {
                     Ok(prefix) if all.iter().any(|(other, _)| *other == prefix) => {
                         self.reject("prefix.destinations", item, "is named twice");
                     }
+                    // Without a node only after a mistake that was noted.
                     Ok(prefix) => all.extend(node.map(|node| (prefix, node))),
                     Err(form) => self.reject("prefix.destinations", item, &form),
                 }
             }
         }
+        // Over all sections: each of them may hold several.
         if all.len() > PREFIXES_MAX {
             let what = format!("{} prefixes: expected at most {PREFIXES_MAX}", all.len());
             self.note(None, what);

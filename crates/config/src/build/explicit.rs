@@ -29,6 +29,7 @@ impl Reader {
             let address = self.read(section, "address", value::listener);
             listeners.push((address, self.destination(section)));
         }
+        // Not by `unique`, which sees only what the file has: an address may be the default.
         for (index, (address, _)) in listeners.iter().enumerate() {
             let mut earlier = listeners[..index].iter();
             let Some(first) = earlier.position(|(other, _)| other == address) else {
@@ -42,6 +43,7 @@ impl Reader {
             let field = section.value("address").map(|field| field.span().start);
             self.note(field.or(section.at), what);
         }
+        // Before the two kinds are separated: their addresses can overlap with each other.
         self.overlaps(&listeners);
         self.circles(&listeners, sections);
         let (mut explicit, mut fixed) = (Vec::new(), Vec::new());
@@ -55,6 +57,17 @@ impl Reader {
             }
         }
         (explicit, fixed)
+    }
+
+    /// The addresses of the listeners that accept Multipath TCP.
+    pub(super) fn multipath_listeners(&mut self, sections: &[Section]) -> Vec<SocketAddr> {
+        let mut addresses = Vec::new();
+        for section in sections {
+            if self.get(section, "multipath") {
+                addresses.push(self.read(section, "address", value::listener));
+            }
+        }
+        addresses
     }
 
     /// Where the connections of a fixed listener go.

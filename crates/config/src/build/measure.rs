@@ -21,6 +21,7 @@ impl Reader {
         let section = file.one("measure");
         let reflectors = self.list(section, "reflector", value::listener);
         self.named_once(section, "reflector");
+        // No other node measures a node that is alone: it opens no port unless the file names one.
         let is_alone = peers.is_empty() && file.one("controller").at.is_none();
         let reflectors = match section.has("reflector") {
             true => reflectors,
@@ -41,6 +42,7 @@ impl Reader {
 
     fn schedule(&mut self, section: &Section) -> Schedule {
         let interval = self.get(section, "interval");
+        // A link in use must not be measured less often than one without flows.
         let bounds = INTERVAL_MIN..=interval;
         let read = |v: &toml::Value| value::duration(v, bounds.clone());
         let interval_in_use = self.optional(section, "interval_in_use", read);
@@ -66,6 +68,7 @@ fn beside(listeners: &[SocketAddr]) -> Vec<SocketAddr> {
     for listener in listeners {
         let mut reflector = *listener;
         reflector.set_port(stamp::PORT);
+        // Listeners at one address differ in their ports alone.
         if !reflectors.contains(&reflector) {
             reflectors.push(reflector);
         }

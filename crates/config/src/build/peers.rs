@@ -31,6 +31,7 @@ impl Reader {
     pub(super) fn node_id(&mut self, file: &Section) -> Option<NodeId> {
         let section = file.one("node");
         let peer = file.all("peer").first().map(|peer| ("peers", peer));
+        // Connections to a fixed listener carry no request, so they need no number of this node.
         let is_fixed = |listener: &&Section| {
             let mode = listener.value("mode");
             mode.is_some_and(|mode| mode.get_ref().as_str() == Some("fixed"))
@@ -70,6 +71,7 @@ impl Reader {
 
     /// The settings of the sockets of hops, without those of a peer.
     pub(super) fn hop_defaults(&self) -> SideOptions {
+        // Used where it is there, and not demanded: a node must start on a kernel without it.
         let known = (self.capacity.congestion)();
         // The kernel rejects a name that it does not have, and each hop would lose its settings.
         let there = known.iter().any(|name| name == CONGESTION);
@@ -128,6 +130,7 @@ impl Reader {
                 (bytes, None)
             }
             (None, Some(file)) => self.secret_in(section, file),
+            // Of a wrong type, which was noted when the file was sorted by the table.
             (None, None) if section.has("key") || section.has("key_file") => (None, None),
             (None, None) => {
                 let what = format!(
@@ -142,6 +145,7 @@ impl Reader {
                 (None, None)
             }
         };
+        // No connection ever uses `NO_KEY`: a mistake was noted, so the result is dropped.
         (Key::new(bytes.unwrap_or(NO_KEY)), file)
     }
 
@@ -205,6 +209,7 @@ impl Reader {
         let number = |v: &Value| value::at_most(v, "pool_max", most);
         let least = self.optional(section, "pool_min", number);
         PoolLimits {
+            // The default must not exceed a maximum that the file sets.
             min: narrow(least.unwrap_or_else(|| most.min(2))),
             max: narrow(most),
         }

@@ -3,7 +3,7 @@
 
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::policy::{
-    Action, DataPath, Match, Policy, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, DataPath, Match, Multipath, Policy, Rule, SideOptions, SourceAddress, Timeouts,
 };
 
 use super::super::document::Section;
@@ -21,6 +21,8 @@ pub(super) struct Defaults {
     observe: bool,
     data_path: DataPath,
     bypass: bool,
+    multipath: Multipath,
+    upstream_multipath: bool,
     source_address: SourceAddress,
     downstream: SideOptions,
     upstream: SideOptions,
@@ -34,6 +36,8 @@ impl Reader {
             observe: self.get(section, "observe"),
             data_path: self.get(section, "data_path"),
             bypass: self.get(section, "bypass"),
+            multipath: self.get(section, "multipath"),
+            upstream_multipath: self.get(section, "upstream_multipath"),
             source_address: self.get(section, "source_address"),
             downstream: self.side(section.one("downstream"), None),
             upstream: self.side(section.one("upstream"), None),
@@ -105,6 +109,7 @@ impl Reader {
 
     /// Warns of rules and routes that can never apply.
     pub(super) fn shadowed(&mut self, policy: &Policy) {
+        // Warned of, not refused: the file is clear about what happens to each flow.
         let rules = &policy.rules;
         let name = |index: usize| format!("rule \"{}\"", rules[index].name);
         self.warn_of_shadowed(rules.iter().map(|rule| &rule.matches), &name);
@@ -147,6 +152,12 @@ impl Reader {
             observe: self.get_or(section, "observe", defaults.observe),
             data_path: self.get_or(section, "data_path", defaults.data_path),
             bypass: self.get_or(section, "bypass", defaults.bypass),
+            multipath: self.get_or(section, "multipath", defaults.multipath),
+            upstream_multipath: self.get_or(
+                section,
+                "upstream_multipath",
+                defaults.upstream_multipath,
+            ),
             source_address: self.get_or(section, "source_address", defaults.source_address),
             proxy_protocol: self.get(section, "proxy_protocol"),
             transfer_bytes: self.optional(section, "transfer_size", value::transfer_size),
@@ -167,6 +178,8 @@ fn relay_all(defaults: &Defaults) -> Rule {
         observe: defaults.observe,
         data_path: defaults.data_path,
         bypass: defaults.bypass,
+        multipath: defaults.multipath,
+        upstream_multipath: defaults.upstream_multipath,
         source_address: defaults.source_address,
         proxy_protocol: false,
         transfer_bytes: None,

@@ -104,6 +104,7 @@ impl Effective {
 fn api(config: &Controller) -> Api {
     let file = |token: &Option<Token>| {
         let token = token.as_ref();
+        // The path alone: the word itself gives access to the API.
         token.map(|token| token.file.display().to_string())
     };
     let api = config.api.as_ref();
@@ -139,6 +140,7 @@ fn prefixes(config: &Controller) -> Vec<Prefix> {
     };
     let each = config.prefixes.iter();
     each.map(|(prefix, id)| Prefix {
+        // One section for each: which of them the file had in one list is not kept.
         destinations: vec![prefix.to_string()],
         node: name(*id),
     })

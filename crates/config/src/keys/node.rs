@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use posthaste_relay::accept_mode::AcceptMode;
+
 use super::Accepted::{Duration as Length, Form, Number, Or, Size, Switch, Words};
 use super::Kind::{Many, Named, Numbered, One};
 use super::Usual::{Computed, Is, Required};
@@ -28,6 +30,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 86_400);
 const GIBIBYTE: u32 = 1 << 30;
 /// The kernel keeps about 150 bytes for each profile, also for those that are not used.
 const PROFILES_MAX: u32 = 1 << 20;
+/// 1 GB of kernel memory.
+const PACKET_FLOWS_MAX: u32 = 1 << 22;
 /// Between two probes of a link: more probes show little more, and are bounded by what reflectors
 /// answer.
 pub(in super::super) const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -108,6 +112,10 @@ pub(in super::super) static NODE: Table = &[
         key("bypass_for", Is("\"10m\""), Length(SECOND, MONTH),
             "how long the node forwards connections for which a relay got no answer while forwarding did"),
     ]),
+    rows(&["packet"], One, &[
+        key("flows", Is("65536"), Number(1024, PACKET_FLOWS_MAX),
+            "flows of the packet path at a time; others are forwarded").at_start(keep!(NodeKeeps, packet.flows)),
+    ]),
     rows(&["half_open"], One, &[
         key("total", Is("4096"), Number(0, RELAYS_MAX), "in all").at_start(keep!(NodeKeeps, policy.half_open.total)),
         key("reserve", Computed("1024, at most a quarter of `total`"), Form("0 to `total`"),
@@ -142,12 +150,15 @@ pub(in super::super) static NODE: Table = &[
              unless it answers before"),
     ]),
     rows(&["defaults", "rule"], One, &[
-        key("accept", Is("\"early\""), Words(&["early", "strict", "late"]), "when the client is answered, see below"),
+        key("accept", Is("\"early\""), Words(&AcceptMode::NAMES), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
         key("bypass", Is("false"), Switch,
             "a relay that no longer makes its connection faster [leaves it](#bypass) to the packet path"),
+        key("multipath", Is("\"pass\""), Words(&["convert", "pass", "off"]),
+            "connections of Multipath TCP: answered by the node [for a server with TCP](#multipath), left to the server, or relayed as TCP"),
+        key("upstream_multipath", Is("false"), Switch, "the node requests Multipath TCP from servers; those without answer with TCP"),
         key("source_address", Is("\"auto\""), Words(&["auto", "client", "node"]),
             "the address that the server sees: the client's address and port, or an address of this host"),
     ]),
@@ -190,6 +201,8 @@ pub(in super::super) static NODE: Table = &[
         key("address", Is("\"127.0.0.1:4480\""), Form("an IPv4 or IPv6 address and port; each once"), "where to listen"),
         key("destination", Computed("none: required with `fixed`"), Form("an IPv4 or IPv6 address and port, no listener of this node"),
             "of either family, whichever `address` has"),
+        key("multipath", Is("false"), Switch,
+            "accepts [Multipath TCP](#multipath) as well as TCP, and no data in SYNs: peers should use another listener"),
     ]).at_start(Reload::NodeKeeps(keep_listeners)),
     rows(&["access"], One, &[
         key("clients", Is("[]"), PREFIXES, "clients that may send requests without a key, by their own address").list(),
@@ -262,7 +275,11 @@ fn keep_number(now: &Config, next: &mut Config) -> bool {
 }
 
 fn keep_listeners(now: &Config, next: &mut Config) -> bool {
-    let is_same = now.explicit == next.explicit && now.fixed == next.fixed;
+    let is_same = now.explicit == next.explicit
+        && now.fixed == next.fixed
+        && now.multipath_listeners == next.multipath_listeners;
+    next.multipath_listeners
+        .clone_from(&now.multipath_listeners);
     next.explicit.clone_from(&now.explicit);
     next.fixed.clone_from(&now.fixed);
     is_same

@@ -36,6 +36,7 @@ pub(super) struct Listener {
     address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     destination: Option<String>,
+    multipath: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,6 +76,7 @@ pub(super) enum Controller {
 impl Controller {
     pub(super) fn of(config: &Config) -> Option<Self> {
         let chains = &config.policy.chains;
+        // First: a node with a look-up node has no controller that it follows.
         if let Some(chain) = chains.resolve {
             let lookup = chains.node_name(chains.chains.get(chain)?.path.peer);
             return Some(Self::LooksUp { lookup });
@@ -127,6 +129,7 @@ impl Access {
             clients: texts(&access.clients),
             destinations: texts(&access.destinations),
             cookies: access.cookies,
+            // Whether there is one is shown, the secret itself never.
             cookie: access.cookie.as_ref().map(|_| HIDDEN),
             allow_lookup: named.map(|peer| peer.name.to_string()).collect(),
         }
@@ -152,11 +155,13 @@ impl Listener {
             mode: "explicit",
             address: address.to_string(),
             destination: None,
+            multipath: config.multipath_listeners.contains(address),
         });
         let fixed = config.fixed.iter().map(|fixed| Self {
             mode: "fixed",
             address: fixed.address.to_string(),
             destination: Some(fixed.destination.to_string()),
+            multipath: config.multipath_listeners.contains(&fixed.address),
         });
         explicit.chain(fixed).collect()
     }
@@ -170,6 +175,7 @@ pub(super) fn peers(config: &Config) -> Vec<Peer> {
         name: peer.name.to_string(),
         id: peer.id.into(),
         address: peer.address.to_string(),
+        // Either of the two, as the reader demands, so that what is shown can be read again.
         key: key_file.is_none().then_some(HIDDEN),
         key_file: key_file.as_ref().map(|path| path.display().to_string()),
         key_id: peer.key_id,
@@ -203,6 +209,7 @@ pub(super) fn routes(config: &Config) -> Vec<Route> {
     let chains = &config.policy.chains;
     let name = |index: &usize| chains.chains[*index].name.to_string();
     let shown = |route: &chain::Route| {
+        // The reader accepts neither chains nor direct beside transfer_size.
         let is_own = route.transfer_bytes.is_none();
         Route {
             matches: Matches::of(&route.matches),

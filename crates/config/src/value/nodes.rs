@@ -68,6 +68,7 @@ pub(super) fn has_name(text: &str) -> bool {
 pub(in super::super) fn caller(value: &Value) -> Reading<IpAddr> {
     let form = "expected an address such as \"192.0.2.1\" or \"2001:db8::1\"";
     let address = value.as_str().and_then(|text| text.parse::<IpAddr>().ok());
+    // A v4-mapped address is another spelling of an IPv4 address (RFC 4291 section 2.5.5.2).
     let address = address.map(|address| address.to_canonical());
     address
         .filter(|ip| !ip.is_unspecified() && !ip.is_multicast())

@@ -46,6 +46,7 @@ pub(super) fn put(server: &Server, table: &PrefixTable) -> anyhow::Result<usize>
         count <= PREFIXES_MAX,
         "{count} prefixes: expected at most {PREFIXES_MAX}"
     );
+    // Released again below: `set_prefixes` locks the store before the state.
     let numbers: BTreeMap<String, NodeNumber> = {
         let inner = server.lock();
         let nodes = inner.config.nodes.iter();
@@ -60,6 +61,7 @@ pub(super) fn put(server: &Server, table: &PrefixTable) -> anyhow::Result<usize>
             address: read.octets(),
             bits: read.mapped_bits(),
         };
+        // By meaning: an IPv6 prefix can be written in several ways.
         if all.insert(read, *number).is_some() {
             bail!("\"{prefix}\" is named twice");
         }
@@ -79,6 +81,7 @@ fn entry(inner: &Inner, prefix: Prefix, node: NodeNumber) -> PrefixEntry {
 fn text(prefix: Prefix) -> String {
     let address = Ipv6Addr::from(prefix.address);
     match address.to_canonical() {
+        // A shorter prefix holds more than the mapped IPv4 addresses, ::ffff:0:0/96.
         IpAddr::V4(address) if prefix.bits >= 96 => format!("{address}/{}", prefix.bits - 96),
         _ => format!("{address}/{}", prefix.bits),
     }

@@ -104,10 +104,12 @@ pub(super) fn links(server: &Server, node: Option<&str>, limit: usize) -> Result
     };
     let mut pairs = pairs.filter(wanted);
     let links = pairs.by_ref().take(limit).map(|(one, other)| match only {
+        // From the node that the request names.
         Some(only) if only == other => link_of(&inner, other, one),
         _ => link_of(&inner, one, other),
     });
     let links = links.collect();
+    // One more is looked for: a list that was cut must not pass for a whole one.
     let incomplete = pairs.next().is_some();
     Ok(Links { links, incomplete })
 }

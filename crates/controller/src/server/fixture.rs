@@ -42,7 +42,7 @@ pub(in super::super) fn server(name: &str) -> Arc<Server> {
 
 /// One of the two comes, and reports its link to the other.
 pub(in super::super) fn come(server: &Server, number: NodeNumber) -> Session {
-    let key = server.lock().keys()[&number];
+    let key = meaning::keys(&server.lock().config)[&number];
     let hello = Hello {
         version: VERSION,
         number,

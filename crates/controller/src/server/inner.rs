@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_control::identity::PublicKey;
 use posthaste_control::message::NodeNumber;
 use posthaste_control::time::{ClockServer, StoredClock};
 use posthaste_relay::clock;
@@ -88,11 +87,6 @@ impl Inner {
         StoredClock { sent, clock }
     }
 
-    pub(super) fn keys(&self) -> BTreeMap<NodeNumber, PublicKey> {
-        let nodes = self.config.nodes.iter();
-        nodes.map(|node| (node.id, node.key)).collect()
-    }
-
     /// The name of a node, or its number if it has none any more.
     pub(in super::super) fn name(&self, number: NodeNumber) -> String {
         let node = self.config.nodes.iter().find(|node| node.id == number);
@@ -115,6 +109,7 @@ impl Inner {
         from: SocketAddr,
         since: Duration,
     ) -> Session {
+        // Counted over all nodes: a number is not used again when a node comes back.
         self.tickets += 1;
         let (sender, leave) = oneshot::channel();
         let wake = Arc::new(Notify::new());
@@ -143,10 +138,12 @@ impl Inner {
     pub(in super::super) fn wake_all(&self) {
         self.sessions
             .values()
+            // A stream that sends right now is not woken, but finds this when it waits next.
             .for_each(|taken| taken.wake.notify_one());
     }
 
     pub(super) fn dismiss(&mut self, number: NodeNumber, why: Dismissal) {
+        // The first reason stands: the stream may take a while to end.
         let taken = self.sessions.get_mut(&number);
         if let Some(leave) = taken.and_then(|taken| taken.leave.take()) {
             let _ = leave.send(why);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_control::identity::PublicKey;
 use posthaste_control::message::{NodeNumber, Prefix};
 use posthaste_control::registry::Listed;
 use posthaste_control::rib::Settings;
@@ -22,6 +23,12 @@ pub(super) fn settings(config: &Controller) -> Settings {
     settings.rules.better_us = u32::try_from(plan.better_by.as_micros()).unwrap_or(u32::MAX);
     settings.rules.switch_loss_percent = plan.switch_loss_percent;
     settings
+}
+
+/// The keys of the nodes that may come.
+pub(super) fn keys(config: &Controller) -> BTreeMap<NodeNumber, PublicKey> {
+    let nodes = config.nodes.iter();
+    nodes.map(|node| (node.id, node.key)).collect()
 }
 
 /// The nodes that may come.

@@ -67,6 +67,7 @@ impl Pending {
     /// There is another plan.
     pub(super) fn look_again(&mut self) {
         self.intervals_due = true;
+        // Rows of another plan may fit where those of the last did not.
         if self.nacks > NACKS_MAX {
             self.nacks = 0;
             self.awaits_answer = false;
@@ -77,7 +78,9 @@ impl Pending {
     pub(super) fn nack(&mut self, holds: Option<PlanVersion>) {
         self.holds = holds;
         self.nacks += 1;
+        // What it holds is in doubt: changes to that would not fit either.
         self.whole = true;
+        // Beyond the bound it waits until `look_again` at the next plan.
         self.awaits_answer = self.nacks > NACKS_MAX;
     }
 
@@ -92,6 +95,7 @@ impl Pending {
     /// Whether it is to receive now that its plan stands, which is so if that is the newest.
     pub(super) fn wants_word(&mut self, newest: PlanVersion) -> bool {
         let is_newest = self.holds == Some(newest) && !self.whole;
+        // Not taken before: the renewal stays due until the node holds the newest plan.
         is_newest && std::mem::take(&mut self.renewal_due)
     }
 

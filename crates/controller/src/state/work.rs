@@ -41,6 +41,7 @@ impl ControllerState {
         for other in others {
             let is_used = near.as_ref().is_none_or(|near| near.contains(other));
             if is_used || self.is_planning {
+                // One entry for the link, whichever end reports it.
                 let ends = (number.min(*other), number.max(*other));
                 self.worse.insert(ends, now);
             }
@@ -73,6 +74,7 @@ impl ControllerState {
 
     /// What is to be done now, if anything is.
     pub(in super::super) fn work(&mut self, now: Duration) -> Option<Work> {
+        // The RIB first: a repair takes what died out of routes sooner than new tables do.
         if self.rib_due().is_some_and(|due| due <= now)
             && let Some(rib) = self.rib.take()
         {
@@ -122,6 +124,7 @@ impl ControllerState {
         let is_over = rollout.as_ref().is_some_and(Rollout::is_over);
         // Tables may have been made while the RIB was repaired.
         self.rollout = rollout.filter(|_| !is_over).or_else(|| self.rollout.take());
+        // Put off while the RIB was being written to.
         if let Some(held) = self.advance_epoch.take() {
             self.advance_epoch(held, now);
         }
@@ -132,6 +135,7 @@ impl ControllerState {
     fn planned(&mut self, now: Duration) -> Duration {
         self.is_planning = false;
         let known = self.timing.planned_at();
+        // What became worse after the tables were begun is not in them.
         self.worse.retain(|_, at| *at > known);
         self.list_egresses(now);
         self.connected.values_mut().for_each(Pending::look_again);

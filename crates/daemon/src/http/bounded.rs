@@ -47,12 +47,14 @@ impl<L: Listener> Bounded<L> {
         {
             let _ = oldest.send(());
         }
+        // The receiver is dropped with its connection, which `is_closed` finds above.
         let (sender, closing) = oneshot::channel();
         self.open.push_back(sender);
         Connection {
             io,
             closing: Some(closing),
             displaced: false,
+            // Not renewed by requests: a client that sends slowly gains no time.
             end: Box::pin(tokio::time::sleep(self.longest)),
         }
     }
@@ -88,10 +90,13 @@ impl<T: Unpin> Connection<T> {
             .closing
             .as_mut()
             .map(|word| Pin::new(word).poll(context));
+        // A receiver that is polled again after it has completed would panic.
         if let Some(Poll::Ready(word)) = word {
             self.closing = None;
+            // An error is the end of the listener, after which open connections go on.
             self.displaced = word.is_ok();
         }
+        // Before each read and write: the server closes a connection that fails.
         if self.displaced || self.end.as_mut().poll(context).is_ready() {
             return Err(ErrorKind::TimedOut.into());
         }

@@ -33,6 +33,7 @@ pub(super) fn write_ended(text: &mut String, ended: &Ended) {
 
 /// The beginning of every line.
 pub(super) fn write_head(text: &mut String, level: Level, message: &str) {
+    // A clock before 1970 is shown as 1970: it must not cost the line.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -66,11 +67,13 @@ pub(super) struct Value<'a>(pub(super) &'a str);
 impl Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.len() > VALUE_BYTES_MAX {
+            // A cut within a character of several bytes would panic.
             let end = self.0.floor_char_boundary(VALUE_BYTES_MAX);
             let (kept, cut) = self.0.split_at(end);
             let cut = format!("{kept}... ({} bytes more)", cut.len());
             return write!(f, "{cut:?}");
         }
+        // Anything else is quoted: a remote host must not forge a key or a line.
         let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
         if !self.0.is_empty() && self.0.chars().all(plain) {
             return f.write_str(self.0);

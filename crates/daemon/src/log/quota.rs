@@ -21,6 +21,7 @@ impl Quota {
         if self.since.is_none_or(|since| now >= since + PERIOD) {
             (self.since, self.lines) = (Some(now), 0);
         }
+        // Lines of a flood are counted, and the next line has their number.
         if self.lines == LINES_MAX {
             self.left_out = self.left_out.saturating_add(1);
             return None;

@@ -138,13 +138,14 @@ const SPEECH: [(&str, &str); 17] = [
 ];
 
 /// The code that uses literal verbs. Other code is still to be rewritten.
-const LITERAL: [&str; 13] = [
+const LITERAL: [&str; 14] = [
     "crates/bpf-build/",
     "crates/bypass/",
     "crates/config/",
     "crates/control/",
     "crates/controller/",
     "crates/daemon/",
+    "crates/lab/",
     "crates/measure/",
     "crates/netlink/",
     "crates/plan/",

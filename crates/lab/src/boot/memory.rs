@@ -66,6 +66,7 @@ pub(crate) fn settled(look: impl Fn() -> Result<Vec<Usage>>) -> Result<Vec<Usage
 
 /// The memory of one process.
 pub(crate) fn of(pid: u32) -> Result<Usage> {
+    // The kernel sums all mappings there; those of `smaps` would have to be summed here.
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     parse(&text).with_context(|| format!("memory of process {pid}"))

@@ -2,7 +2,7 @@
 //! A client that detects the first byte relayed by the node on its path.
 //!
 //! A byte that comes back proves nothing: without a node, or before it is ready, packets are
-//! forwarded and the server answers. The TTL tells the two apart. Packets of the server have lost
+//! forwarded and the server answers. The TTL distinguishes the two. Packets of the server have lost
 //! one when the node forwarded them; packets of a node that terminates the connection have the full
 //! TTL. So the probes require the full TTL (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): the client's kernel
 //! drops everything forwarded, and only a relaying node can open the connection. [`check_path`]
@@ -130,6 +130,7 @@ impl Prober {
 
     fn attempt(&mut self) -> Result<()> {
         let socket = socket::toward(self.target)?;
+        // A second byte must not wait for the acknowledgement of the first (Nagle).
         socket.set_tcp_nodelay(true)?;
         match self.target {
             SocketAddr::V4(_) => setsockopt(&socket, MinTtl, &FULL_TTL)?,
@@ -142,6 +143,7 @@ impl Prober {
         self.poll.add(&stream, self.next)?;
         self.waiting.push_back((self.next, stream));
         self.next += 1;
+        // Without a relay no attempt ever ends, as forwarded answers are dropped.
         if self.waiting.len() > WAITING_MAX {
             self.waiting.pop_front();
         }

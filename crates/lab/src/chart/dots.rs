@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Dots on named rows: a band for each name, in it a line for each series.
 
-use super::scale::plain;
+use super::scale::{Scale, plain};
 use super::svg::{Anchor, Svg, text_width};
-use super::{Chart, FOOT, GRID, INK, LABEL, PALETTE, RIGHT, Series, TICK, marker};
+use super::{Drawing, FOOT, GRID, INK, LABEL, PALETTE, Point, RIGHT, TICK, marker};
 
 /// Between the lines of two series.
 const LINE: f64 = 11.0;
@@ -13,14 +13,15 @@ const GAP: f64 = 12.0;
 const HALF_MARK: f64 = 6.0;
 
 /// Draws all below `top` and returns where the plotting area ends.
-pub(super) fn draw(svg: &mut Svg, top: f64, names: &[String], chart: &Chart) -> f64 {
+pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
+    let (chart, names) = (drawing.chart, &drawing.rows);
     let widths = names.iter().map(|name| text_width(name, TICK.size));
-    let label = text_width(&chart.across_label, LABEL.size);
-    let left = 32.0 + widths.fold(label, f64::max);
+    let left = 32.0 + widths.fold(0.0, f64::max);
     let top = top + 14.0;
-    let band = LINE * chart.series.len() as f64 + GAP;
+    let band = LINE * drawing.series.len() as f64 + GAP;
     let bottom = top + band * names.len() as f64;
-    let (scale, ticks) = chart.value_axis(left, RIGHT - 8.0);
+    let (scale, ticks) = drawing.value_axis(left, RIGHT - 8.0);
+    // Above the plotting area, so that a long label takes none of its width.
     svg.text((20.0, top - 8.0), Anchor::Start, LABEL, &chart.across_label);
     for tick in ticks {
         let x = scale.at(tick);
@@ -35,9 +36,13 @@ pub(super) fn draw(svg: &mut Svg, top: f64, names: &[String], chart: &Chart) -> 
         svg.line((20.0, above), (RIGHT, above), GRID, 1.0, "");
         let middle = above + band / 2.0 + 4.0;
         svg.text((left - 12.0, middle), Anchor::End, TICK, name);
-        for (order, series) in chart.series.iter().enumerate() {
-            let y = above + GAP / 2.0 + LINE * (order as f64 + 0.5);
-            draw_value(svg, y, |value| scale.at(value), (series, order), index);
+    }
+    for (order, series) in drawing.series.iter().enumerate() {
+        for point in &series.points {
+            // Each series has a line of its own in the band, so that close values do not cover each
+            // other.
+            let y = top + band * point.at + GAP / 2.0 + LINE * (order as f64 + 0.5);
+            draw_value(svg, y, &scale, point, order);
         }
     }
     svg.line((20.0, bottom), (RIGHT, bottom), INK, 1.0, "");
@@ -45,23 +50,21 @@ pub(super) fn draw(svg: &mut Svg, top: f64, names: &[String], chart: &Chart) -> 
 }
 
 /// One value: whisker, dot and the model's mark.
-fn draw_value(
-    svg: &mut Svg,
-    y: f64,
-    at: impl Fn(f64) -> f64,
-    (series, order): (&Series, usize),
-    index: usize,
-) {
-    let Some(value) = series.values[index] else {
-        return;
-    };
-    if let Some(Some(model)) = series.model.get(index) {
-        model_mark(svg, (at(*model), y));
+fn draw_value(svg: &mut Svg, y: f64, scale: &Scale, point: &Point, order: usize) {
+    // Below the dot, so that a model that is met does not hide the measurement.
+    if let Some(model) = point.model {
+        model_mark(svg, (scale.at(model), y));
     }
-    if let Some(Some((low, high))) = series.spread.get(index) {
-        svg.line((at(*low), y), (at(*high), y), PALETTE[order], 1.5, "");
+    if let Some((low, high)) = point.spread {
+        svg.line(
+            (scale.at(low), y),
+            (scale.at(high), y),
+            PALETTE[order],
+            1.5,
+            "",
+        );
     }
-    marker::draw(svg, (at(value), y), order);
+    marker::draw(svg, (scale.at(point.value), y), order);
 }
 
 /// An upright line with a white halo, so that it shows on and off the dot.

@@ -3,7 +3,7 @@
 
 /// How distances on an axis relate to values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spacing {
+pub(super) enum Spacing {
     /// Equal steps for equal differences.
     Linear,
     /// Equal steps for equal ratios; all values must be positive.
@@ -33,9 +33,11 @@ impl Scale {
 
 /// Round values from zero to at least `most`, about `count` of them.
 pub(super) fn ticks(most: f64, count: usize) -> Vec<f64> {
+    // An axis without values still needs a length.
     let most = if most > 0.0 { most } else { 1.0 };
     let raw = most / count as f64;
     let decade = 10f64.powf(raw.log10().floor());
+    // A hair less, as rounding must not add a step.
     let fits = |factor: &&f64| **factor * decade >= raw * (1.0 - 1e-9);
     let step = decade * [1.0, 2.0, 5.0, 10.0].iter().find(fits).unwrap_or(&10.0);
     let mut values = vec![0.0];
@@ -49,6 +51,7 @@ pub(super) fn ticks(most: f64, count: usize) -> Vec<f64> {
 /// Powers of ten that enclose all from `least` to `most`, both positive.
 pub(super) fn decades(least: f64, most: f64) -> Vec<f64> {
     let mut values = vec![10f64.powf(least.log10().floor())];
+    // One decade at least, or the axis would have no length.
     while values.len() < 2 || values[values.len() - 1] < most * (1.0 - 1e-9) {
         values.push(values[values.len() - 1] * 10.0);
     }

@@ -148,6 +148,7 @@ impl Svg {
 
 /// About how wide `text` is in a proportional font of `size`.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
+    // An estimate: the viewer chooses the font.
     text.chars().count() as f64 * size * 0.56
 }
 
@@ -162,14 +163,17 @@ fn path(points: &[(f64, f64)]) -> String {
 
 /// `value` with at most two decimals: short, and the same on every machine.
 fn number(value: f64) -> String {
+    // A hundredth of a pixel is not visible, and longer numbers double the file.
     let text = format!("{value:.2}");
     match text.trim_end_matches('0').trim_end_matches('.') {
+        // Rounding leaves a sign of small negative numbers.
         "-0" | "" => "0".to_string(),
         trimmed => trimmed.to_string(),
     }
 }
 
 fn escaped(text: &str) -> String {
+    // The ampersand first, or it would escape the other escapes.
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 
 use super::idle::{self, Footprint};
 use super::load::{self, Load, Placement, Yield};
-use super::report;
 use super::start::{self, Starts};
 use super::subject::{Mode, Subject};
 use super::targets::EARLY;
@@ -46,12 +45,15 @@ impl Bench<'_> {
             if loads.is_empty() {
                 continue;
             }
+            // The last CPUs, see `cpus`: other work prefers the first.
             let Some(cpus) = self.cpus.get(..placement.cpus()).map(<[usize]>::to_vec) else {
                 let names: Vec<_> = loads.iter().map(|load| load.name).collect();
                 let what = format!("Not measured for want of CPUs: {}.", names.join(", "));
                 self.record.remarks.push(what);
                 continue;
             };
+            // All networks of a placement exist at once, so that subjects can take turns within a
+            // round.
             let beds = self.prepare(placement, &cpus, &loads);
             self.take_turns(&beds, &loads);
         }
@@ -66,6 +68,8 @@ impl Bench<'_> {
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
+                // In a fixed order the subject after a heavy one would always find its warm or cold
+                // caches.
                 for index in shuffled(&order, self.args.common.seed, round) {
                     self.take(&beds[index], load);
                 }
@@ -94,6 +98,8 @@ impl Bench<'_> {
             }
             Err(error) => {
                 self.fail(&format!("{} by {name}", load.name), &error);
+                // Figures are compared within a round, so one missing round makes the others
+                // useless.
                 self.failed.insert(key);
             }
         }
@@ -131,6 +137,7 @@ impl Bench<'_> {
         let testbed = self.testbed(subject, placement, cpus)?;
         let running = testbed.start(CONNECTIONS_MAX)?;
         let configuration = running.configuration.clone();
+        // Stopped at once: only one relay may run while loads are measured.
         running.stop()?;
         Ok((testbed, configuration))
     }
@@ -190,6 +197,7 @@ impl Bench<'_> {
             return Ok(Vec::new());
         }
         eprintln!("compare: boot");
+        // A start takes milliseconds and varies more than a load of a window does.
         let repeats = self.args.rounds() * 4;
         start::measure(&self.relays(), &self.cpus, &self.args.binary, repeats)
     }
@@ -198,10 +206,7 @@ impl Bench<'_> {
         let Self {
             record, results, ..
         } = self;
-        print!("{}", record.markdown());
-        let charts = report::charts(self).into_iter();
-        let charts = charts.map(|(name, chart)| (format!("{name}.svg"), chart.svg()));
-        record.save(&self.args.common.output, charts)?;
+        record.publish(&self.args.common.output)?;
         let problems: usize = results.values().flatten().map(|m| m.problems.len()).sum();
         let failed = record
             .remarks

@@ -30,6 +30,8 @@ impl Counts {
             packets: packets(&read("dev")?, interface)?,
             retransmitted: tcp("RetransSegs")?,
             resets: tcp("OutRsts")?,
+            // A reset ends an open connection in the first counter and a half-open one in the
+            // second.
             broken: tcp("EstabResets")? + tcp("AttemptFails")?,
         })
     }

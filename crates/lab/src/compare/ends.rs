@@ -54,13 +54,14 @@ impl Server {
     }
 
     pub(super) fn served(&self) -> Result<Served> {
-        let mut stream = UnixStream::connect(&self.control).context("ask the server")?;
+        let mut stream = UnixStream::connect(&self.control).context("connect to the server")?;
+        // A server that hangs must fail the load, not the whole run.
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut text = String::new();
         stream
             .read_to_string(&mut text)
-            .context("hear the server")?;
-        serde_json::from_str(&text).with_context(|| format!("the server said {text:?}"))
+            .context("read the server's results")?;
+        serde_json::from_str(&text).with_context(|| format!("the server sent {text:?}"))
     }
 }
 
@@ -71,6 +72,7 @@ pub(super) fn spawn(
     cpu: usize,
     order: &Order,
 ) -> Result<Process> {
+    // A process of its own: its CPU clock must not include the work of the lab.
     let own = std::env::current_exe().context("find this program's own path")?;
     let mut command: Command = namespace.command(own)?;
     let order = serde_json::to_string(order).context("encode an order")?;
@@ -84,7 +86,7 @@ pub(super) fn finish(mut client: Process, times: Times) -> Result<Outcome> {
     let status = client.wait(times.warm_up + times.window + PATIENCE)?;
     ensure!(status.success(), "the client: {}", client.stderr().trim());
     let text = client.stdout();
-    serde_json::from_str(&text).with_context(|| format!("the client said {text:?}"))
+    serde_json::from_str(&text).with_context(|| format!("the client wrote {text:?}"))
 }
 
 /// The combined results of several clients that ran at the same time. CPU times are those that the
@@ -93,6 +95,7 @@ pub(super) fn merge(outcomes: Vec<Outcome>) -> Outcome {
     let mut outcomes = outcomes.into_iter();
     let mut sum = outcomes.next().unwrap_or_default();
     for other in outcomes {
+        // Percentiles of latency stay those of the first: they cannot be merged.
         sum.counted += other.counted;
         sum.counted_bytes += other.counted_bytes;
         sum.begun += other.begun;
@@ -119,6 +122,7 @@ pub(super) fn ksoftirqd(cpus: &[usize]) -> Result<Vec<i32>> {
             found.extend(pid);
         }
     }
+    // Without them a part of the CPU time would be missing silently.
     ensure!(
         found.len() == cpus.len(),
         "no {wanted:?} among the processes"

@@ -2,12 +2,10 @@
 //! Computes the compared figures from measurements. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::load::Yield;
 use super::testbed::Measured;
 use crate::names::named;
-use crate::stats::percentile;
 
 named! {
     /// A figure of a subject with a load. The names are those of samples in the record.
@@ -44,6 +42,7 @@ impl Figures {
     /// The figures of rounds, and of the direct link in the same rounds.
     pub(super) fn new(yields: Yield, rounds: &[Measured], direct: &[Measured]) -> Self {
         let mut figures = Self::default();
+        // Both of the same round: other work on the machine changes between rounds.
         for (measured, direct) in rounds.iter().zip(direct) {
             let total = total(yields, measured);
             let (typical, slow) = latency(measured);
@@ -62,6 +61,7 @@ impl Figures {
                 (Figure::ServerPackets, server),
                 (Figure::Retransmitted, measured.retransmitted as f64),
                 (Figure::Marginal, total - self::total(yields, direct)),
+                // A message and its echo pass the relay once each.
                 (Figure::Added, (typical - latency(direct).0) / 2.0),
             ] {
                 figures.0.entry(figure).or_default().push(value);
@@ -77,12 +77,38 @@ impl Figures {
 
     /// Those that this kind of load is about.
     pub(super) fn deciding(&self, yields: Yield) -> &[f64] {
-        self.of(match yields {
-            Yield::Transactions | Yield::Bytes => Figure::Marginal,
-            Yield::Messages => Figure::Added,
-            Yield::SynDelay => Figure::SynDelay,
-            Yield::Rate => Figure::Rate,
-        })
+        self.of(Figure::deciding(yields))
+    }
+}
+
+impl Figure {
+    /// The figure that a kind of load is about.
+    pub(super) fn deciding(yields: Yield) -> Self {
+        match yields {
+            Yield::Transactions | Yield::Bytes => Self::Marginal,
+            Yield::Messages => Self::Added,
+            Yield::SynDelay => Self::SynDelay,
+            Yield::Rate => Self::Rate,
+        }
+    }
+
+    /// Whether it is what a subject adds to the direct link.
+    pub(super) fn is_added(self) -> bool {
+        matches!(self, Self::Marginal | Self::Added | Self::SynDelay)
+    }
+
+    /// Its unit with this kind of load.
+    pub(super) fn unit(self, yields: Yield) -> &'static str {
+        match (self, yields) {
+            (Self::Total | Self::Marginal, Yield::Bytes) => "ms/GB",
+            (Self::Total | Self::Marginal, Yield::Messages) => "us/message",
+            (Self::Total | Self::Marginal, _) => "us/transaction",
+            (Self::Rate, Yield::Bytes) => "Gbit/s",
+            (Self::Rate, Yield::Messages) => "messages/s",
+            (Self::Rate, _) => "transactions/s",
+            (Self::ClientPackets | Self::ServerPackets | Self::Retransmitted, _) => "",
+            _ => "us",
+        }
     }
 }
 
@@ -112,72 +138,6 @@ fn latency(measured: &Measured) -> (f64, f64) {
         .map_or((f64::NAN, f64::NAN), |[_, typical, _, slow]| {
             (typical, slow)
         })
-}
-
-/// Median and quartiles over the rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) low: f64,
-    pub(super) median: f64,
-    pub(super) high: f64,
-}
-
-impl Spread {
-    /// `None` without values, or with an invalid one.
-    pub(super) fn of(values: &[f64]) -> Option<Self> {
-        if values.iter().any(|value| !value.is_finite()) {
-            return None;
-        }
-        Some(Self {
-            low: percentile(values, 25.0)?,
-            median: percentile(values, 50.0)?,
-            high: percentile(values, 75.0)?,
-        })
-    }
-
-    /// The ratios of two series, round by round. On a busy machine small values may come out as
-    /// zero or less. If that happened to the other series in a few rounds, the result is the ratio
-    /// of the medians, as wide as the quartiles allow; if in many, `None`.
-    pub(super) fn of_ratio(values: &[f64], others: &[f64]) -> Option<Self> {
-        let lost = others.iter().filter(|&&other| other <= 0.0).count();
-        if lost == 0 {
-            let ratios: Vec<f64> = values.iter().zip(others).map(|(a, b)| a / b).collect();
-            return Self::of(&ratios);
-        }
-        if lost * 4 > others.len() {
-            return None;
-        }
-        let (ours, theirs) = (Self::of(values)?, Self::of(others)?);
-        (theirs.low > 0.0).then(|| Self {
-            low: ours.low / theirs.high,
-            median: ours.median / theirs.median,
-            high: ours.high / theirs.low,
-        })
-    }
-}
-
-impl Spread {
-    /// The median alone.
-    pub(super) fn brief(self) -> String {
-        format!("{:.*}", self.digits(), self.median)
-    }
-
-    /// Digits behind the point: about three significant ones.
-    fn digits(self) -> usize {
-        match self.median.abs() {
-            size if size < 10.0 => 2,
-            size if size < 1000.0 => 1,
-            _ => 0,
-        }
-    }
-}
-
-impl fmt::Display for Spread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { low, median, high } = self;
-        let digits = self.digits();
-        write!(f, "{median:.digits$} ({low:.digits$} to {high:.digits$})")
-    }
 }
 
 #[cfg(test)]
@@ -220,16 +180,5 @@ mod tests {
         // 10 GB in 1.5 s of CPU time, and in 2 s of real time.
         near(bytes.of(Figure::Total)[0], 150.0);
         near(bytes.of(Figure::Rate)[0], 40.0);
-    }
-
-    #[test]
-    fn ratios_are_taken_within_rounds() {
-        let spread = Spread::of_ratio(&[50.0, 100.0, 30.0], &[100.0, 200.0, 60.0]).unwrap();
-        assert_eq!(spread.to_string(), "0.50 (0.50 to 0.50)");
-        assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
-        assert_eq!(Spread::of_ratio(&[50.0, 60.0], &[-1.0, 100.0]), None);
-        let once = Spread::of_ratio(&[8.0; 5], &[2.0, -1.0, 4.0, 4.0, 8.0]).unwrap();
-        assert_eq!(once.to_string(), "2.00 (2.00 to 4.00)");
-        assert_eq!(Spread::of(&[]), None);
     }
 }

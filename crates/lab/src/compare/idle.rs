@@ -4,15 +4,16 @@
 use anyhow::Result;
 
 use super::ends::PATIENCE;
+use super::load::MEMORY;
 use super::site::Running;
-use super::targets::{Alone, EARLY};
+use super::targets::EARLY;
 use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
-use crate::names::named;
+use crate::names::{Named, named};
 use crate::process::wait_until;
 use crate::record::Record;
 use crate::socket;
-use crate::table::Table;
+use crate::target::{Bound, Target};
 
 /// Idle relays to open.
 const RELAYS: usize = 10_000;
@@ -74,6 +75,7 @@ impl Footprint {
             Figure::PerRelay => {
                 self.added(|family| family.iter().map(|usage| usage.anonymous).sum())
             }
+            // The first process relays; its guard holds no relays.
             Figure::Dirty => self.added(|family| family[0].dirty),
         }
     }
@@ -86,6 +88,7 @@ impl Footprint {
 /// The number of idle relays that the limit of open files allows, up to the requested number.
 pub(super) fn relays() -> Result<usize> {
     let descriptors = socket::raise_descriptor_limit()?;
+    // Two descriptors for each relay: the client's side and the server's.
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
     Ok(possible.min(RELAYS))
 }
@@ -94,6 +97,7 @@ pub(super) fn relays() -> Result<usize> {
 pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
     let running = testbed.start(relays)?;
     let idle = usage(&running)?;
+    // The connections stay open until the client is dropped, after the second reading.
     let client = testbed.hold(&running, relays)?;
     for node in &running.nodes {
         // The server may have accepted a connection before the node has counted its relay.
@@ -131,60 +135,47 @@ pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
         );
         record.remarks.push(remark);
     }
-    let title = "Memory: idle, and what each idle relay adds";
     for footprint in footprints {
         let threads = footprint.threads.to_string();
+        let relays = footprint.relays.to_string();
         let labels = [
-            ("load", "memory"),
+            ("load", MEMORY.0),
             ("subject", footprint.subject),
             ("threads", &threads),
+            ("relays", &relays),
         ];
-        for figure in Figure::ALL {
-            let value = vec![footprint.of(figure)];
-            record.sample(figure.name(), "bytes", &labels, value);
+        for &figure in Figure::ALL {
+            let (unit, bytes) = figure.unit();
+            let value = vec![footprint.of(figure) / bytes];
+            record.sample(figure.name(), unit, &labels, value);
         }
     }
-    let cell = |one: &Footprint, figure: Figure| format!("{:.0}", one.of(figure) / figure.unit().1);
-    record.tables.push(Table::of(
-        title,
-        footprints,
-        &[
-            ("subject", &|one| one.subject.to_owned()),
-            ("threads", &|one| one.threads.to_string()),
-            ("relays", &|one| one.relays.to_string()),
-            ("resident, KB", &|one| cell(one, Figure::Resident)),
-            ("all processes, KB", &|one| cell(one, Figure::Together)),
-            ("user bytes per relay", &|one| cell(one, Figure::PerRelay)),
-            ("dirty bytes per relay", &|one| cell(one, Figure::Dirty)),
-        ],
-    ));
+    let title = "Memory: idle, and for each idle relay";
+    let figures: Vec<&str> = Figure::ALL.iter().map(|figure| figure.name()).collect();
+    record.table(title, |_| true, &["subject", "threads", "relays"], &figures);
 }
 
 /// The targets of our node.
-pub(super) fn targets(footprints: &[Footprint]) -> Vec<Alone> {
+pub(super) fn targets(footprints: &[Footprint]) -> Vec<Target> {
     let ours = footprints.iter().filter(|one| one.subject == EARLY);
     let targets = ours.flat_map(|ours| {
         let of = TARGETS
             .into_iter()
             .filter(|(.., any, _)| *any || ours.threads == 1);
-        of.map(|(figure, what, any, most)| {
+        of.map(|(figure, what, _, most)| {
             let (unit, bytes) = figure.unit();
-            let workers = match (any, ours.threads) {
-                (false, _) => String::new(),
-                (true, 1) => ", 1 worker".to_owned(),
-                (true, count) => format!(", {count} workers"),
-            };
-            Alone {
-                load: "memory",
-                what: format!("{what}{workers}"),
-                value: ours.of(figure) / bytes,
-                most,
+            let what = format!("memory, workers: {}: {what}", ours.threads);
+            Target::once(
+                what,
+                Some(ours.of(figure) / bytes),
+                Bound::AtMost(most),
                 unit,
-            }
+            )
         })
     });
     targets.collect()
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +197,9 @@ mod tests {
         };
         assert_eq!(footprint.of(Figure::PerRelay), 500.0);
         assert_eq!(footprint.of(Figure::Together), 1_200_000.0);
-        let figures: Vec<f64> = targets(&[footprint]).iter().map(|one| one.value).collect();
+        let targets = targets(&[footprint]);
+        let figures = targets.iter().filter_map(|one| Some(one.measured?.median));
+        let figures: Vec<f64> = figures.collect();
         assert_eq!(figures, [1900.0, 500.0, 1200.0, 0.0]);
     }
 }

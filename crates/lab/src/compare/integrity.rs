@@ -76,6 +76,7 @@ pub(super) fn problems(account: &Account, work: &Work) -> Vec<String> {
     equal("connections at the server", served.accepted, outcome.begun);
     equal("closed by both at the server", served.ended, outcome.begun);
     equal("broken at the server", served.broken, 0);
+    // A relay that drops the rest of a broken connection would need less CPU time.
     equal("bytes received", outcome.received, served.sent);
     if *in_order {
         equal("resets by the client", client.resets, 0);
@@ -83,6 +84,7 @@ pub(super) fn problems(account: &Account, work: &Work) -> Vec<String> {
     }
     equal("broken at the client", client.broken, 0);
     equal("broken at the server's host", server.broken, 0);
+    // A stream ends after the window, so none completes within it.
     if !matches!(work, Work::Stream { .. }) && outcome.counted == 0 {
         problems.push("nothing completed within the window".to_owned());
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::sizes;
 use crate::link::Link;
 use crate::load::Work;
+use crate::names::named;
 
 /// Where the processes of a load run, and how far from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +28,7 @@ impl Placement {
     pub(super) fn cpus(self) -> usize {
         match self {
             Self::One | Self::Far => 1,
+            // With one CPU these are left out, and the record remarks that.
             Self::Split | Self::Two => 2,
         }
     }
@@ -40,19 +42,21 @@ impl Placement {
     }
 }
 
-/// The figures computed from a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Yield {
-    /// CPU time per transaction.
-    Transactions,
-    /// CPU time per gigabyte.
-    Bytes,
-    /// Time added to a message, one way, and CPU time per message there and back.
-    Messages,
-    /// Time from a client's SYN at the relay to the relay's SYN to the server.
-    SynDelay,
-    /// Transactions per second only: the CPU times of two CPUs cannot be added.
-    Rate,
+named! {
+    /// The figures computed from a load.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Yield {
+        /// CPU time per transaction.
+        Transactions = "connections",
+        /// CPU time per gigabyte.
+        Bytes = "bulk",
+        /// Time added to a message, one way, and CPU time per message there and back.
+        Messages = "messages",
+        /// Time from a client's SYN at the relay to the relay's SYN to the server.
+        SynDelay = "syns",
+        /// Transactions per second only: the CPU times of two CPUs cannot be added.
+        Rate = "rate",
+    }
 }
 
 /// One load.
@@ -114,6 +118,7 @@ fn small(kilobytes: u64) -> [Load; 2] {
 }
 
 fn low_rate() -> Load {
+    // Open, as a closed loop would always load the CPU fully.
     let work = Work::Open {
         rate: LOW_RATE,
         size: 8 << 10,
@@ -165,6 +170,7 @@ fn far_syns() -> Load {
     );
     Load {
         placement: Placement::Far,
+        // Closed: each begins when the one before has ended.
         ..on_one(name, Yield::SynDelay, closed(1, vec![1 << 10]))
     }
 }

@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The report of `compare`: the targets, a table per load, the samples behind them, and charts.
+//! The report of `compare`: samples, a table per load, the targets, and charts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::Results;
 use super::bench::Bench;
-use super::figures::{Figure, Figures, Spread};
+use super::figures::{Figure, Figures};
 use super::load::{self, Load, Yield};
-use super::subject::{self, Mode, Subject};
-use super::targets::{self, Alone};
-use super::{Results, scaling};
-use crate::chart::{Across, Chart, Series};
-use crate::record::Record;
+use super::subject::{self, Subject};
+use super::targets::{self, DIRECT, FORWARDING};
+use crate::chart::{Across, Chart, Curve};
+use crate::names::Named;
+use crate::record::{Record, Samples};
+use crate::stats::Spread;
 use crate::table::Table;
+use crate::target::Target;
 
-/// Adds the samples and the tables made of them to the record.
-pub(super) fn fill(bench: &mut Bench<'_>, alone: &[Alone]) {
+/// Ratios to other subjects, round by round: forwarding, and HAProxy in the same mode.
+const TO_FORWARDING: &str = "ratio to forwarding";
+const TO_HAPROXY: &str = "ratio to HAProxy";
+/// The gain of a second CPU: the same connections with everything on one, minutes apart.
+const TO_ONE_CPU: &str = "ratio to one CPU";
+
+/// Adds samples, and the tables, targets and charts of them, to the record.
+pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
     let Bench {
         args,
         loads,
@@ -27,55 +36,68 @@ pub(super) fn fill(bench: &mut Bench<'_>, alone: &[Alone]) {
     record.parameter("rounds", args.rounds());
     record.parameter("window_s", args.times().window.as_secs_f64());
     record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
-    record.tables.extend(summary(loads, subjects, results));
-    let verdicts = targets::table(loads, |load, name| figures(load, name, results), alone);
-    record.tables.extend(verdicts);
-    record.tables.extend(scaling(loads, subjects, results));
     for load in loads.iter() {
-        record.tables.extend(table(load, subjects, results));
         for subject in subjects.iter() {
-            keep(record, load, subject, results);
+            sample(record, load, subject, results);
         }
     }
+    record.tables.extend(summary(loads, subjects, results));
+    for load in loads.iter() {
+        let title = format!("{} ({})", load.title, load.name);
+        let of = |one: &Samples| one.labels.get("load").is_some_and(|own| own == load.name);
+        record.table(&title, of, &["subject"], &columns(load.yields));
+    }
+    let figures = |load: &Load, name| figures(load, name, results);
+    record.targets = targets::all(loads, figures);
+    record.targets.extend(alone);
     for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
         }
     }
+    record.charts = charts(subjects).to_vec();
+    record
+        .charts
+        .retain(|chart| chart.has_samples(&record.samples));
 }
 
 /// The figures of a subject with a load, if measured.
 fn figures(load: &Load, subject: &'static str, results: &Results) -> Option<Figures> {
     let of = |name: &'static str| results.get(&(load.name, name));
-    Some(Figures::new(load.yields, of(subject)?, of("direct")?))
-}
-
-/// The gain of a second CPU; `None` unless both loads were measured.
-fn scaling(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
-    let load = |name| loads.iter().find(|load| load.name == name);
-    let (one, two) = (load(load::ON_ONE)?, load(load::ON_TWO)?);
-    let both = |name| Some([figures(one, name, results)?, figures(two, name, results)?]);
-    scaling::table(subjects, both)
+    Some(Figures::new(load.yields, of(subject)?, of(DIRECT)?))
 }
 
 /// Adds every round's values to the record.
-fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
+fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
     let Some(figures) = figures(load, subject.name, results) else {
         return;
     };
-    let labels = [("load", load.name), ("subject", subject.name)];
-    let mut sample = |quantity: &str, unit: &str, values: &[f64]| {
+    let labels = [
+        ("load", load.name),
+        ("title", load.title),
+        ("yields", load.yields.name()),
+        ("subject", subject.name),
+    ];
+    let mut add = |quantity: &str, unit: &str, values: &[f64]| {
         if values.iter().all(|value| value.is_finite()) {
             record.sample(quantity, unit, &labels, values.to_vec());
         }
     };
-    // The other figures are differences of these.
-    let kept = Figure::ALL
-        .into_iter()
-        .filter(|figure| *figure < Figure::Marginal);
-    for figure in kept {
-        sample(figure.name(), unit(figure, load.yields), figures.of(figure));
+    for &figure in Figure::ALL {
+        // The direct link adds nothing to itself, and times of two CPUs cannot be subtracted.
+        let is_sum = figure == Figure::Marginal && load.yields == Yield::Rate;
+        if !is_sum && (subject.name != DIRECT || !figure.is_added()) {
+            add(figure.name(), figure.unit(load.yields), figures.of(figure));
+        }
+    }
+    for (quantity, other) in others(load, subject, results) {
+        // A figure of a busy machine may come out as zero or less: there is no ratio to that.
+        if other.iter().all(|other| *other > 0.0) {
+            let rounds = figures.deciding(load.yields).iter().zip(&other);
+            let ratios: Vec<f64> = rounds.map(|(own, other)| own / other).collect();
+            add(quantity, "", &ratios);
+        }
     }
     let rounds = results.get(&(load.name, subject.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
@@ -85,28 +107,36 @@ fn keep(record: &mut Record, load: &Load, subject: &Subject, results: &Results) 
         }
     }
     for (party, seconds) in parties {
-        sample(&format!("CPU time of {party} in the window"), "s", &seconds);
+        add(&format!("CPU time of {party} in the window"), "s", &seconds);
     }
 }
 
-fn unit(figure: Figure, yields: Yield) -> &'static str {
-    match (figure, yields) {
-        (Figure::Total | Figure::Marginal, Yield::Bytes) => "ms/GB",
-        (Figure::Total | Figure::Marginal, Yield::Messages) => "us/message",
-        (Figure::Total | Figure::Marginal, _) => "us/transaction",
-        (Figure::Rate, Yield::Bytes) => "Gbit/s",
-        (Figure::Rate, Yield::Messages) => "messages/s",
-        (Figure::Rate, _) => "transactions/s",
-        (Figure::ClientPackets | Figure::ServerPackets, _) => "packets",
-        (Figure::Retransmitted, _) => "segments",
-        _ => "us",
+/// The figures to which those of a subject are set in relation, round by round.
+fn others(load: &Load, subject: &Subject, results: &Results) -> Vec<(&'static str, Vec<f64>)> {
+    let of = |name| Some(figures(load, name, results)?.deciding(load.yields).to_vec());
+    let references = [
+        (TO_FORWARDING, FORWARDING),
+        (TO_HAPROXY, subject.mode.rival()),
+    ];
+    let references = references
+        .into_iter()
+        .filter(|(_, other)| ![DIRECT, other].contains(&subject.name));
+    let mut others: Vec<_> = references
+        .filter_map(|(quantity, other)| Some((quantity, of(other)?)))
+        .collect();
+    // Client, subject and server double with the CPUs, so that twice the rate is the upper bound.
+    let one = results.get(&(load::ON_ONE, subject.name));
+    if let Some(one) = one.filter(|_| load.name == load::ON_TWO) {
+        let figures = Figures::new(load.yields, one, one);
+        others.push((TO_ONE_CPU, figures.of(Figure::Rate).to_vec()));
     }
+    others
 }
 
 /// A row per subject and a column per load, with the medians of each load's main figure; `None`
 /// without results.
 fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
-    let of = |load: &&Load| results.contains_key(&(load.name, "direct"));
+    let of = |load: &&Load| results.contains_key(&(load.name, DIRECT));
     let loads: Vec<&Load> = loads.iter().filter(of).collect();
     let mut columns = vec!["subject"];
     columns.extend(loads.iter().map(|load| load.name));
@@ -117,178 +147,73 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
     for subject in subjects {
         let cell = |load: &&Load| {
             let figures = figures(load, subject.name, results);
-            let shown = subject.name != "direct" || load.yields == Yield::Rate;
+            // Added figures of the direct link are zero by definition; its rate is the upper bound.
+            let shown = subject.name != DIRECT || load.yields == Yield::Rate;
             let spread = Spread::of(figures?.deciding(load.yields));
             spread.filter(|_| shown).map(Spread::brief)
         };
-        let cells = loads.iter().map(|load| cell(load).unwrap_or_else(dash));
+        let cells = loads
+            .iter()
+            .map(|load| cell(load).unwrap_or_else(|| "-".to_owned()));
         table.push(std::iter::once(subject.name.to_owned()).chain(cells));
     }
     (!loads.is_empty()).then_some(table)
 }
 
-/// The figures in a load's table.
-fn columns(yields: Yield) -> &'static [Figure] {
+/// The quantities in a load's table.
+fn columns(yields: Yield) -> Vec<&'static str> {
     use Figure::*;
-    match yields {
+    let figures: &[Figure] = match yields {
         Yield::Transactions => &[Rate, Marginal, Typical, Slow, ClientPackets, ServerPackets],
         Yield::Bytes => &[Rate, Marginal],
         Yield::Messages => &[Added, Marginal, Typical, Slow],
         Yield::SynDelay => &[SynDelay],
         Yield::Rate => &[Rate, Typical, Slow, ClientPackets, ServerPackets],
-    }
+    };
+    let names = figures.iter().map(|figure| figure.name());
+    names
+        .chain([TO_FORWARDING, TO_HAPROXY, TO_ONE_CPU])
+        .collect()
 }
 
-fn heading(figure: Figure, yields: Yield) -> String {
-    match figure {
-        Figure::Rate => unit(figure, yields).to_owned(),
-        Figure::Marginal => format!("marginal CPU, {}", unit(figure, yields)),
-        Figure::Added => "added one way, us".to_owned(),
-        Figure::SynDelay => "median delay, us".to_owned(),
-        Figure::Typical => "median, us".to_owned(),
-        Figure::Slow => "99 %, us".to_owned(),
-        Figure::ClientPackets => "packets, client".to_owned(),
-        Figure::ServerPackets => "packets, server".to_owned(),
-        Figure::Total | Figure::Retransmitted => figure.name().to_owned(),
-    }
-}
+/// Omitted from charts, because another row has the same.
+const LEFT_OUT: &str = "haproxy-transparent-1m";
 
-/// The table of one load; `None` if it was not measured.
-fn table(load: &Load, subjects: &[Subject], results: &Results) -> Option<Table> {
-    let columns = columns(load.yields);
-    let mut headings = vec!["subject"];
-    let own = columns.iter().map(|figure| heading(*figure, load.yields));
-    let own: Vec<String> = own.collect();
-    headings.extend(own.iter().map(String::as_str));
-    headings.extend(["x forwarding", "x HAProxy"]);
-    let mut table = Table::new(format!("{} ({})", load.title, load.name), &headings);
-    for subject in subjects {
-        if let Some(figures) = figures(load, subject.name, results) {
-            let cells = columns
-                .iter()
-                .map(|figure| cell(*figure, subject, &figures));
-            let mut row = vec![subject.name.to_owned()];
-            row.extend(cells);
-            let against = |name| against(load, subject, &figures, name, results);
-            row.extend([against("forwarding"), against(rival(subject.mode))]);
-            table.push(row);
-        }
-    }
-    (!table.rows.is_empty()).then_some(table)
-}
-
-fn cell(figure: Figure, subject: &Subject, figures: &Figures) -> String {
-    // The direct link adds nothing to itself.
-    let is_added = matches!(figure, Figure::Marginal | Figure::Added | Figure::SynDelay);
-    let spread = Spread::of(figures.of(figure)).filter(|_| !is_added || subject.name != "direct");
-    match spread {
-        Some(spread) if is_added || figure == Figure::Rate => spread.to_string(),
-        Some(spread) => format!("{:.1}", spread.median),
-        None => dash(),
-    }
-}
-
-/// The name of the subject with which those of a mode are compared.
-fn rival(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Transparent => "haproxy-transparent",
-        Mode::Fixed | Mode::Reference => "haproxy",
-    }
-}
-
-/// The ratio of a subject's figures to another's.
-fn against(
-    load: &Load,
-    subject: &Subject,
-    figures: &Figures,
-    other: &'static str,
-    results: &Results,
-) -> String {
-    if subject.name == "direct" || subject.name == other {
-        return dash();
-    }
-    self::figures(load, other, results)
-        .and_then(|other| {
-            let [ours, others] = [figures, &other].map(|one| one.deciding(load.yields));
-            Spread::of_ratio(ours, others)
-        })
-        .map_or_else(dash, |spread| spread.to_string())
-}
-
-fn dash() -> String {
-    "-".to_owned()
-}
-
-/// Subjects omitted from charts: those that do not relay, and HAProxy where another row has the
-/// same.
-const LEFT_OUT: [&str; 3] = ["direct", "haproxy-transparent-1m", "posthaste-observing"];
-
-/// Charts, with the names of their files.
-pub(super) fn charts(bench: &Bench<'_>) -> Vec<(&'static str, Chart)> {
-    let results = &bench.results;
-    let kinds = [
-        (
-            "connections",
-            ("What a new connection costs", "marginal CPU time, us"),
-            Yield::Transactions,
-            "haproxy-1m",
-        ),
-        (
-            "bulk",
-            ("What a gigabyte costs", "marginal CPU time, ms"),
-            Yield::Bytes,
-            "haproxy-transparent",
-        ),
-    ];
-    let mut charts = Vec::new();
-    for (name, titles, yields, left_out) in kinds {
-        let of =
-            |load: &&Load| load.yields == yields && results.contains_key(&(load.name, "direct"));
-        let loads: Vec<&Load> = bench.loads.iter().filter(of).collect();
-        let shown = bench
-            .subjects
-            .iter()
-            .filter(|subject| is_shown(subject, left_out));
-        let shown: Vec<&Subject> = shown.collect();
-        if !loads.is_empty() {
-            charts.push((name, chart(titles, &loads, &shown, results)));
-        }
-    }
-    charts
+/// A chart for each of two kinds of loads.
+fn charts(subjects: &[Subject]) -> [Chart; 2] {
+    let connections = ("CPU time of a new connection", "marginal CPU time, us");
+    let bulk = ("CPU time of a gigabyte", "marginal CPU time, ms");
+    [
+        chart(connections, Yield::Transactions, "haproxy-1m", subjects),
+        chart(bulk, Yield::Bytes, "haproxy-transparent", subjects),
+    ]
 }
 
 fn is_shown(subject: &Subject, left_out: &str) -> bool {
-    !LEFT_OUT.contains(&subject.name) && subject.name != left_out
+    ![DIRECT, LEFT_OUT, left_out].contains(&subject.name)
 }
 
 fn chart(
-    (title, y_label): (&str, &str),
-    loads: &[&Load],
-    subjects: &[&Subject],
-    results: &Results,
+    (title, value_label): (&str, &str),
+    yields: Yield,
+    left_out: &str,
+    subjects: &[Subject],
 ) -> Chart {
-    let series = subjects.iter().map(|subject| {
-        let spread =
-            |load: &&Load| Spread::of(figures(load, subject.name, results)?.deciding(load.yields));
-        let spreads: Vec<Option<Spread>> = loads.iter().map(spread).collect();
-        Series {
-            name: subject.name.to_owned(),
-            values: spreads.iter().map(|s| s.map(|s| s.median)).collect(),
-            spread: spreads.iter().map(|s| s.map(|s| (s.low, s.high))).collect(),
-            ..Series::default()
-        }
-    });
+    let shown = subjects.iter().filter(|one| is_shown(one, left_out));
+    let curve = |one: &Subject| {
+        // A chart has one unit, which depends on what a load yields.
+        let labels = [("subject", one.name), ("yields", yields.name())];
+        Curve::new(one.name, Figure::Marginal.name(), &labels)
+    };
     Chart {
+        file: yields.name().to_owned(),
         title: title.to_owned(),
         subtitle: "added to a direct link; client, relay and server share one CPU".to_owned(),
         across_label: "load".to_owned(),
-        value_label: y_label.to_owned(),
-        across: Across::Rows(loads.iter().map(|load| load.title.to_owned()).collect()),
-        series: series
-            .filter(|series| series.values.iter().any(Option::is_some))
-            .collect(),
-        model_name: String::new(),
-        note: "Whiskers: quartiles of the rounds.".to_owned(),
+        value_label: value_label.to_owned(),
+        across: Across::Rows(vec!["title".to_owned()]),
+        curves: shown.map(curve).collect(),
+        note: String::new(),
     }
 }
 

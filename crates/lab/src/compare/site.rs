@@ -97,6 +97,8 @@ impl Running {
 
     /// Ends it with a signal, so that nothing is left for the next one.
     pub(super) fn stop(self) -> Result<()> {
+        // By SIGTERM, as operators do: a killed node would leave its guard to clean up during the
+        // next load.
         for mut node in self.nodes {
             node.stop(READY).context("stop a node")?;
         }
@@ -119,6 +121,7 @@ pub(super) fn await_listener(process: &mut Process, namespace: &Namespace) -> Re
 
 /// Whether a process listens on [`PORT`] in the namespace of the calling thread.
 fn is_listening() -> bool {
+    // The kernel lists listeners by family, and a relay may listen for one or both.
     let text = ["tcp", "tcp6"].map(|name| read(name).unwrap_or_default());
     let port = format!(":{PORT:04X}");
     let mut listeners = text.iter().flat_map(|text| sockets(text));

@@ -37,6 +37,7 @@ pub(super) fn web_like() -> Vec<u64> {
     let ordered: Vec<u64> = (0..COUNT)
         .map(|index| bytes(size(quantile(index))))
         .collect();
+    // In ascending order a window would get only small or only large objects.
     shuffled(&ordered, SEED, 0)
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::figures::Spread;
+use super::load::BOOT;
 use super::site::{NICE, PORT, READY, Site, cpu_set};
 use super::subject::Subject;
-use super::targets::{Alone, EARLY};
+use super::targets::EARLY;
 use super::testbed::CONNECTIONS_MAX;
 use crate::boot::{self, probe};
 use crate::echo::Echo;
@@ -18,10 +18,14 @@ use crate::link::Link;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
 use crate::record::Record;
-use crate::table::Table;
+use crate::stats::Spread;
+use crate::target::{Bound, Target};
 
 /// Bounds on the median start of a node, in ms: the promised one, and the one aimed at.
 const BOUNDS_MS: [f64; 2] = [5.0, 2.0];
+
+/// The measured quantity.
+const FIRST: &str = "exec to first relayed byte";
 
 /// Workers of our node; the others are started with one.
 const WORKERS: [usize; 2] = [1, 2];
@@ -112,6 +116,8 @@ impl<'a> Place<'a> {
         let name = self.subject.name;
         let took = if name == EARLY {
             let target = SocketAddr::new(self.network.server_address(starts.family), PORT);
+            // Before every start: a forwarded byte taken for a relayed one would be a start of no
+            // time.
             probe_is_deaf(&site, target)?;
             time_node(&site, target)?
         } else if let Some(program) = self.subject.launch(&site)? {
@@ -129,6 +135,7 @@ fn time_node(site: &Site<'_>, target: SocketAddr) -> Result<Duration> {
     let config = format!("[node]\nworkers = {}\n", site.threads);
     let mut took = Duration::ZERO;
     let builder = Node::builder(site.node(), site.binary.find()?).config(&config);
+    // A process of the usual priority would measure the other work on the machine.
     let mut node = builder
         .confined(cpu_set(site.cpus)?, NICE)
         .start_by(|name, command| {
@@ -150,43 +157,30 @@ fn probe_is_deaf(site: &Site<'_>, target: SocketAddr) -> Result<()> {
 
 /// Adds the results to the record.
 pub(super) fn fill(record: &mut Record, starts: &[Starts]) {
-    if starts.is_empty() {
-        return;
-    }
-    let title = "From exec to the first relayed byte, ms";
-    let columns = ["subject", "threads", "IP", "median and quartiles"];
-    let mut table = Table::new(title, &columns);
     for one in starts {
         let (threads, family) = (one.threads.to_string(), one.family.to_string());
         let labels = [
-            ("load", "boot"),
+            ("load", BOOT.0),
             ("subject", one.subject),
             ("threads", &threads),
             ("family", &family),
         ];
-        let quantity = "exec to first relayed byte";
-        record.sample(quantity, "ms", &labels, one.times.clone());
-        let spread = Spread::of(&one.times).map_or_else(String::new, |spread| spread.to_string());
-        table.push([one.subject.to_owned(), threads, family, spread]);
+        record.sample(FIRST, "ms", &labels, one.times.clone());
     }
-    record.tables.push(table);
+    let rows = ["subject", "threads", "family"];
+    record.table("Start of a relay", |_| true, &rows, &[FIRST]);
 }
 
 /// The targets of our node.
-pub(super) fn targets(starts: &[Starts]) -> Vec<Alone> {
+pub(super) fn targets(starts: &[Starts]) -> Vec<Target> {
     let ours = starts.iter().filter(|one| one.subject == EARLY);
-    let targets = ours.filter_map(|one| {
-        let median = Spread::of(&one.times)?.median;
-        let Starts {
-            threads, family, ..
-        } = one;
-        Some(BOUNDS_MS.map(|most| Alone {
-            load: "boot",
-            what: format!("median, workers: {threads}, {family}"),
-            value: median,
-            most,
-            unit: "ms",
-        }))
+    let targets = ours.flat_map(|one| {
+        BOUNDS_MS.map(|most| Target {
+            what: format!("{FIRST}, workers: {}, {}", one.threads, one.family),
+            measured: Spread::of(&one.times),
+            bound: Bound::AtMost(most),
+            unit: "ms".to_owned(),
+        })
     });
-    targets.flatten().collect()
+    targets.collect()
 }

@@ -17,6 +17,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::site::{self, Running, Site};
+use super::targets::{DIRECT, FORWARDING};
 use crate::network::Network;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -33,6 +34,16 @@ pub(super) enum Mode {
     Transparent,
 }
 
+impl Mode {
+    /// The subject with which those of a mode are compared.
+    pub(super) fn rival(self) -> &'static str {
+        match self {
+            Self::Transparent => "haproxy-transparent",
+            Self::Fixed | Self::Reference => "haproxy",
+        }
+    }
+}
+
 /// One subject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
@@ -47,8 +58,6 @@ pub(super) struct Subject {
     pub(super) program: Option<&'static str>,
     /// Whether it differs from the others only with large transfers.
     pub(super) bulk_only: bool,
-    /// Whether connections pass it unchanged.
-    relays_nothing: bool,
     prepare: fn(&Network) -> Result<()>,
     start: Start,
 }
@@ -80,10 +89,10 @@ pub(super) struct Launch {
 
 /// All subjects, in the order of tables. The first two are references.
 pub(super) const ALL: &[Subject] = &[
-    reference("direct", "client and server joined by a cable")
+    reference(DIRECT, "client and server joined by a cable")
         .nodes(0)
         .runs(nothing),
-    reference("forwarding", "an IP router")
+    reference(FORWARDING, "an IP router")
         .prepares(no_early_demux)
         .runs(forwarding),
     fixed("haproxy", "HAProxy, splicing").process("haproxy", haproxy::fixed),
@@ -104,18 +113,12 @@ pub(super) const ALL: &[Subject] = &[
     transparent("posthaste-early", "posthaste, accept early").runs(posthaste::early),
     transparent("posthaste-late", "posthaste, accept late").runs(posthaste::late),
     transparent("posthaste-packet", "posthaste, data_path packet").runs(posthaste::packet),
-    transparent(
-        "posthaste-observing",
-        "posthaste, watching handshakes and relaying nothing",
-    )
-    .relays_nothing()
-    .runs(posthaste::observing),
     fixed(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
     )
     .runs(posthaste::fixed),
-    fixed("posthaste-explicit", "posthaste, asked by RFC 8803").runs(posthaste::explicit),
+    fixed("posthaste-explicit", "posthaste, requested by RFC 8803").runs(posthaste::explicit),
     transparent(
         "posthaste-warm",
         "two nodes of posthaste, joined by warm hops",
@@ -133,7 +136,6 @@ const fn reference(name: &'static str, what: &'static str) -> Subject {
         nodes: 1,
         program: None,
         bulk_only: false,
-        relays_nothing: false,
         prepare: |_| Ok(()),
         start: Start::Run(nothing),
     }
@@ -179,11 +181,6 @@ impl Subject {
         self
     }
 
-    const fn relays_nothing(mut self) -> Self {
-        self.relays_nothing = true;
-        self
-    }
-
     const fn prepares(mut self, prepare: fn(&Network) -> Result<()>) -> Self {
         self.prepare = prepare;
         self
@@ -222,7 +219,7 @@ impl Subject {
 
     /// Whether it terminates connections and opens others.
     pub(super) fn relays(&self) -> bool {
-        self.mode != Mode::Reference && !self.relays_nothing
+        self.mode != Mode::Reference
     }
 
     /// Whether it is posthaste.
@@ -235,6 +232,7 @@ impl Subject {
         let Some(program) = self.program else {
             return Ok(None);
         };
+        // Both HAProxy and nginx print their version for it, one on stdout, the other on stderr.
         let output = Command::new(program).arg("-v").output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);

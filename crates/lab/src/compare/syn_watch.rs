@@ -51,8 +51,10 @@ impl SynWatch {
             socket
                 .attach_filter(&syns_only())
                 .context("attach a filter")?;
+            // Packets are read after the load: reading during it would be CPU time beside the
+            // relay.
             socket.set_recv_buffer_size(BUFFER_BYTES)?;
-            setsockopt(&socket, ReceiveTimestampns, &true).context("ask for time stamps")?;
+            setsockopt(&socket, ReceiveTimestampns, &true).context("enable time stamps")?;
             let index = |name| -> Result<usize> {
                 let index = if_nametoindex(name).with_context(|| format!("find {name}"))?;
                 Ok(usize::try_from(index)?)
@@ -126,6 +128,7 @@ const RETURN: u16 = 0x06;
 fn syns_only() -> [SockFilter; 9] {
     [
         SockFilter::new(LOAD, 0, 0, 0),
+        // IPv4 with a header of five words, so that the flags of TCP are at a fixed offset.
         SockFilter::new(IF_EQUAL, 0, 6, 0x45),
         SockFilter::new(LOAD, 0, 0, 9),
         SockFilter::new(IF_EQUAL, 0, 4, 6),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The targets, and whether they are met. Pure.
 
-use super::figures::{Figures, Spread};
+use super::figures::Figures;
 use super::load::{Load, Yield};
-use crate::table::Table;
-use crate::target::Bound;
+use crate::stats::Spread;
+use crate::target::{Bound, Target};
 
-/// One target: with a load, a subject of ours compared with others.
+/// One comparison: with a load, a subject of ours and others.
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct Comparison {
     load: &'static str,
     ours: &'static str,
     against: Against,
@@ -16,7 +16,7 @@ struct Target {
     bound: Bound,
 }
 
-/// The reference of a target.
+/// The reference of a comparison.
 #[derive(Clone, Copy, Debug)]
 enum Against {
     /// The best of these in the run.
@@ -27,6 +27,10 @@ enum Against {
 
 use Against::{BestOf, Forwarding};
 use Bound::{AtLeast, AtMost};
+
+/// The references of all subjects.
+pub(super) const DIRECT: &str = "direct";
+pub(super) const FORWARDING: &str = "forwarding";
 
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
@@ -40,7 +44,7 @@ const DEFAULT: &[&str] = &["haproxy", "haproxy-transparent"];
 const ALL_PEERS: &[&str] = &["haproxy", "haproxy-transparent", "nginx"];
 
 /// All targets, in the order of the table.
-const TARGETS: &[Target] = &[
+const TARGETS: &[Comparison] = &[
     target("8k-64", EARLY, BestOf(TRANSPARENT), AtMost(0.62)),
     target("8k-64", EARLY, Forwarding, AtMost(3.5)),
     target("8k-64", SERVING, BestOf(FIXED), AtMost(0.65)),
@@ -69,8 +73,13 @@ const TARGETS: &[Target] = &[
     target("syn-far", EARLY, Forwarding, AtMost(5.0)),
 ];
 
-const fn target(load: &'static str, ours: &'static str, against: Against, bound: Bound) -> Target {
-    Target {
+const fn target(
+    load: &'static str,
+    ours: &'static str,
+    against: Against,
+    bound: Bound,
+) -> Comparison {
+    Comparison {
         load,
         ours,
         against,
@@ -78,83 +87,40 @@ const fn target(load: &'static str, ours: &'static str, against: Against, bound:
     }
 }
 
-/// A target for one of our figures by itself, with the figure.
-#[derive(Clone, Debug)]
-pub(super) struct Alone {
-    /// Its subject.
-    pub(super) load: &'static str,
-    pub(super) what: String,
-    pub(super) value: f64,
-    /// The upper bound.
-    pub(super) most: f64,
-    pub(super) unit: &'static str,
-}
-
-/// A target that was measured.
-#[derive(Clone, Debug, PartialEq)]
-struct Verdict {
-    /// The reference of the comparison.
-    other: &'static str,
-    /// `None` when noise hides the reference's figure.
-    ratio: Option<Spread>,
-}
-
-/// The table of targets, without those that were not measured.
-pub(super) fn table(
+/// All targets that were measured: ratios of marginal CPU time, of added delay, or of transactions
+/// a second.
+pub(super) fn all(
     loads: &[Load],
     figures: impl Fn(&Load, &'static str) -> Option<Figures>,
-    alone: &[Alone],
-) -> Option<Table> {
-    let title = "Targets: ratios of marginal CPU time, of added delay or of transactions a second; \
-                 and figures of posthaste by itself";
-    let name = |subject: &str| subject.trim_start_matches("posthaste-").to_owned();
-    let compared = TARGETS.iter().filter_map(|target| {
+) -> Vec<Target> {
+    let measured = TARGETS.iter().filter_map(|target| {
         let load = loads.iter().find(|load| load.name == target.load)?;
-        let Verdict { other, ratio } = rate(target, load, &figures)?;
-        let median = ratio.map(|ratio| ratio.median);
-        Some([
-            target.load.to_owned(),
-            name(target.ours),
-            other.to_owned(),
-            ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
-            target.bound.to_string(),
-            target.bound.verdict(median).to_owned(),
-        ])
+        let (other, ratio) = rate(target, load, &figures)?;
+        Some(Target {
+            what: format!("{}: {} to {other}", target.load, target.ours),
+            measured: ratio,
+            bound: target.bound,
+            unit: String::new(),
+        })
     });
-    let alone = alone.iter().map(|one| {
-        let spread = Spread::of(&[one.value]);
-        let bound = AtMost(one.most);
-        [
-            format!("{}, {}", one.load, one.what),
-            name(EARLY),
-            "-".to_owned(),
-            format!(
-                "{} {}",
-                spread.map_or_else(String::new, Spread::brief),
-                one.unit
-            ),
-            format!("{bound} {}", one.unit),
-            bound.verdict(spread.map(|spread| spread.median)).to_owned(),
-        ]
-    });
-    let columns = ["load", "posthaste", "against", "ratio", "target", "verdict"];
-    let mut table = Table::new(title, &columns);
-    compared.chain(alone).for_each(|row| table.push(row));
-    (!table.rows.is_empty()).then_some(table)
+    measured.collect()
 }
 
+/// The reference of a comparison, and the ratio to it; `None` where noise hides its figure.
 fn rate(
-    target: &Target,
+    target: &Comparison,
     load: &Load,
     figures: &impl Fn(&Load, &'static str) -> Option<Figures>,
-) -> Option<Verdict> {
+) -> Option<(&'static str, Option<Spread>)> {
     let deciding = |name| Some(figures(load, name)?.deciding(load.yields).to_vec());
     let ours = deciding(target.ours)?;
+    // The limit for any relay is what an IP router adds.
     let others = match target.against {
-        Forwarding => &["forwarding"][..],
+        Forwarding => &[FORWARDING][..],
         BestOf(names) => names,
     };
     let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
+    // Subjects that are not installed have no figures, and are no rivals.
     let ratios = others.iter().filter_map(|&name| ratio(name));
     // The best reference is the one that makes our ratio worst; one with an unknown figure may be
     // the best.
@@ -163,8 +129,7 @@ fn rate(
         (Some(spread), Yield::Rate) => -spread.median,
         (Some(spread), _) => spread.median,
     };
-    let (other, ratio) = ratios.max_by(|a, b| worst(&a.1).total_cmp(&worst(&b.1)))?;
-    Some(Verdict { other, ratio })
+    ratios.max_by(|a, b| worst(&a.1).total_cmp(&worst(&b.1)))
 }
 
 #[cfg(test)]
@@ -183,14 +148,14 @@ mod tests {
                 "{target:?}"
             );
             let others = match target.against {
-                Forwarding => &["forwarding"][..],
+                Forwarding => &[FORWARDING][..],
                 BestOf(names) => names,
             };
             assert!(subject(target.ours) && others.iter().all(|name| subject(name)));
         }
     }
 
-    fn found(load: &str, values: &[(&str, f64)]) -> Vec<Vec<String>> {
+    fn found(load: &str, values: &[(&str, f64)]) -> Vec<[String; 4]> {
         let loads: Vec<Load> = load::all()
             .into_iter()
             .filter(|one| one.name == load)
@@ -200,26 +165,14 @@ mod tests {
             let both = [Figure::Marginal, Figure::Rate];
             Some(Figures(both.map(|figure| (figure, vec![value])).into()))
         };
-        table(&loads, figures, &[])
-            .map(|table| table.rows)
-            .unwrap_or_default()
-    }
-
-    #[test]
-    fn absolute_targets_checked() {
-        let alone = |value| Alone {
-            load: "boot",
-            what: "median".to_owned(),
-            value,
-            most: 2.0,
-            unit: "ms",
+        let row = |target: &Target| {
+            let measured = target
+                .measured
+                .map_or_else(String::new, |ratio| ratio.to_string());
+            let (bound, verdict) = (target.bound.to_string(), target.verdict().to_owned());
+            [target.what.clone(), measured, bound, verdict]
         };
-        let table = table(&[], |_, _| None, &[alone(1.9), alone(2.1)]).unwrap();
-        assert_eq!(
-            table.rows[0],
-            ["boot, median", "early", "-", "1.90 ms", "<= 2 ms", "met"]
-        );
-        assert_eq!(table.rows[1][5], "MISSED");
+        all(&loads, figures).iter().map(row).collect()
     }
 
     #[test]
@@ -228,22 +181,32 @@ mod tests {
         let rows = found("8k-64", &values);
         assert_eq!(rows.len(), 1, "forwarding was not measured");
         assert_eq!(
-            rows[0][2..],
-            ["nginx", "0.70 (0.70 to 0.70)", "<= 0.65", "MISSED"]
+            rows[0],
+            [
+                "8k-64: posthaste-fixed to nginx",
+                "0.70",
+                "<= 0.65",
+                "MISSED"
+            ]
         );
         let rows = found(
             "two-cores",
             &[("haproxy", 100.0), ("nginx", 120.0), (SERVING, 156.0)],
         );
         assert_eq!(
-            rows[0][2..],
-            ["nginx", "1.30 (1.30 to 1.30)", ">= 1.25", "met"]
+            rows[0],
+            [
+                "two-cores: posthaste-fixed to nginx",
+                "1.30",
+                ">= 1.25",
+                "met"
+            ]
         );
         assert!(found("8k-64", &[("haproxy", 1.0)]).is_empty());
         let rows = found(
             "8k-64",
             &[("haproxy", 100.0), ("nginx", -1.0), (SERVING, 56.0)],
         );
-        assert_eq!(rows[0][2..], ["nginx", "-", "<= 0.65", "UNCLEAR"]);
+        assert_eq!(rows[0][1..], ["", "<= 0.65", "UNCLEAR"]);
     }
 }

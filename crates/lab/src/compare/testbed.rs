@@ -96,6 +96,7 @@ impl Testbed {
                 host.sysctl(key, value)?;
             }
         }
+        // After the common settings, which a subject may refine.
         subject.prepare(&network)?;
         let (relay_cpus, end_cpus) = match placement {
             Placement::One | Placement::Far | Placement::Two => (cpus, cpus),
@@ -112,7 +113,7 @@ impl Testbed {
             threads: relay_cpus.len(),
             end_cpus: end_cpus.to_vec(),
             binary: binary.clone(),
-            // Packets that wait for it count too, whoever sent them.
+            // Packets that wait for it count too, of every sender.
             ksoftirqd: ksoftirqd(cpus)?,
             network,
         })
@@ -141,10 +142,12 @@ impl Testbed {
     }
 
     fn measure_running(&self, running: &Running, load: &Load, times: Times) -> Result<Measured> {
+        // The subject runs already: its own connections at the start count in neither reading.
         let before = self.look()?;
         let node = self.network.nodes().first();
         let watch = node.filter(|_| load.yields == Yield::SynDelay);
         let watch = watch.map(SynWatch::start).transpose()?;
+        // All clients are started before one is waited for, so that their windows overlap.
         let clients = self
             .works(load)
             .into_iter()
@@ -202,6 +205,8 @@ impl Testbed {
     fn works(&self, load: &Load) -> Vec<Work> {
         let clients = self.end_cpus.len();
         let part = match &load.work {
+            // Two clients share the connections of a closed loop, so that as many are open as on
+            // one CPU.
             Work::Closed { at_once, sizes } => Work::Closed {
                 at_once: at_once / clients,
                 sizes: sizes.clone(),

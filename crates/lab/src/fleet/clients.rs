@@ -136,6 +136,7 @@ impl Clients {
         self.ready = ready;
         if self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
+            // Timers are polled for all at once: a thousand timers of the kernel would cost more.
             (0..self.players.len()).try_for_each(|place| self.pump(place))?;
         }
         Ok(())
@@ -152,6 +153,7 @@ impl Clients {
                     let Some(stream) = stream else { continue };
                     self.poll.add(stream.socket(), place)?;
                     player.stream = Some(stream);
+                    // The first TLS message is due now, and no event announces that.
                     player.receive(self.began, &mut self.bytes);
                 }
                 Action::Send(message) => {
@@ -188,6 +190,7 @@ impl Clients {
     /// A node dies silently, and all others detect it at once.
     pub(super) fn kill(&mut self, dead: usize) -> Result<()> {
         let player = &mut self.players[dead];
+        // Silent, without a FIN: the controller must detect it by the reports of others.
         player.is_dead = true;
         player.stream = None;
         for place in (0..self.players.len()).filter(|place| *place != dead) {
@@ -318,6 +321,7 @@ impl Player {
         let members = self.follower.members();
         let new: Vec<NodeNumber> = members
             .map(|(member, _)| member.number)
+            // A member is reported again in later updates, and its link keeps its changes.
             .filter(|number| !self.measured[self::place(*number)])
             .collect();
         for to in new {

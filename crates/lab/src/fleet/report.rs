@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record, the tables and the chart of `fleet`.
+//! The samples, the tables and the chart of `fleet`.
 
 use anyhow::{Result, ensure};
 
 use super::Args;
-use crate::chart::{Across, Chart, Series, Spacing};
+use crate::chart::{Across, Chart, Curve};
 use crate::record::Record;
-use crate::stats::{max, median};
-use crate::table::{Table, cell_with};
+use crate::stats::max;
 
 /// Resources used by the controller in an interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +51,19 @@ pub(super) struct Outcome {
     pub(super) losses: Vec<String>,
 }
 
+/// Quantities of the record.
+const JOINED: &str = "accepted";
+const FIRST_ROWS: &str = "first rows";
+const ALL_ROWS: &str = "rows of all links";
+const NEW_ROWS: &str = "new rows";
+const ROUTES: &str = "routes over it";
+const BYTES: &str = "received by a node";
+const PROCESSOR: &str = "controller CPU time";
+const TIME: &str = "time";
+const PLANS: &str = "plans";
+const SENT: &str = "sent by nodes";
+const RECEIVED: &str = "received by nodes";
+
 /// Prints and writes everything. Fails when a stream was lost.
 pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Result<()> {
     record.parameter("nodes", args.nodes);
@@ -59,9 +71,35 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
     record.parameter("changes_percent", args.changes);
     record.parameter("deaths", args.deaths);
     samples(outcome, record);
-    record.tables = vec![arrival(outcome), deaths(outcome), cost(outcome, args)];
+    let arrival = [JOINED, FIRST_ROWS, ALL_ROWS];
+    record.table(
+        "All nodes connect at once: time until each has",
+        |_| true,
+        &[],
+        &arrival,
+    );
+    let death = [NEW_ROWS, ROUTES, BYTES, PROCESSOR];
+    let title = "A link or a node dies: time until nodes have new rows, and cost";
+    record.table(
+        title,
+        |one| one.labels.contains_key("dead"),
+        &["dead", "number"],
+        &death,
+    );
+    let title = format!(
+        "Cost of the controller; links change: {} % in 10 s",
+        args.changes
+    );
+    let cost = [TIME, PLANS, PROCESSOR, SENT, RECEIVED];
+    record.table(
+        &title,
+        |one| one.labels.contains_key("during"),
+        &["during"],
+        &cost,
+    );
     record.remarks = remarks(outcome);
-    record.publish(&args.common.output, [("svg", chart(args, outcome).svg())])?;
+    record.charts.push(chart(args));
+    record.publish(&args.common.output)?;
     let losses = outcome.losses.len();
     ensure!(losses == 0, "{losses} streams were lost, or rows refused");
     Ok(())
@@ -69,9 +107,9 @@ pub(super) fn write(args: &Args, outcome: &Outcome, record: &mut Record) -> Resu
 
 fn samples(outcome: &Outcome, record: &mut Record) {
     for (quantity, seconds) in [
-        ("let in", &outcome.joined),
-        ("first rows", &outcome.first_update),
-        ("rows of all links", &outcome.whole),
+        (JOINED, &outcome.joined),
+        (FIRST_ROWS, &outcome.first_update),
+        (ALL_ROWS, &outcome.whole),
     ] {
         record.sample(quantity, "s", &[], seconds.clone());
     }
@@ -80,111 +118,53 @@ fn samples(outcome: &Outcome, record: &mut Record) {
             let place = (place + 1).to_string();
             let labels = [("dead", what), ("number", place.as_str())];
             let millis = death.seconds.iter().map(|seconds| seconds * 1e3);
-            record.sample("new rows", "ms", &labels, millis.collect());
-            let processor = vec![death.cost.processor * 1e3];
-            record.sample("processor time", "ms", &labels, processor);
+            record.sample(NEW_ROWS, "ms", &labels, millis.collect());
+            // Of the living nodes only: dead ones receive nothing.
+            let each = death.cost.received / death.seconds.len().max(1) as f64;
+            for (quantity, unit, value) in [
+                (ROUTES, "", death.routes as f64),
+                (BYTES, "bytes", each.round()),
+                (PROCESSOR, "ms", death.cost.processor * 1e3),
+            ] {
+                record.sample(quantity, unit, &labels, vec![value]);
+            }
         }
     }
-    let intervals = [("arrival", &outcome.arrival), ("changes", &outcome.changes)];
-    for (what, interval) in intervals {
-        let labels = [("during", what)];
-        let values = [
-            ("time", "s", interval.seconds),
-            ("processor time", "s", interval.processor),
-            ("sent by nodes", "bytes", interval.sent),
-            ("received by nodes", "bytes", interval.received),
-            ("plans", "plans", interval.plans),
-        ];
-        for (quantity, unit, value) in values {
-            record.sample(quantity, unit, &labels, vec![value]);
+    for (what, interval) in [("arrival", &outcome.arrival), ("changes", &outcome.changes)] {
+        for (quantity, unit, value) in [
+            (TIME, "s", interval.seconds),
+            (PROCESSOR, "ms", interval.processor * 1e3),
+            (SENT, "bytes", interval.sent),
+            (RECEIVED, "bytes", interval.received),
+            (PLANS, "", interval.plans),
+        ] {
+            record.sample(quantity, unit, &[("during", what)], vec![value]);
         }
     }
     let memory = vec![outcome.memory_at_first, outcome.memory];
     record.sample("memory of the controller", "bytes", &[], memory);
 }
 
-fn first(times: &[f64]) -> Option<f64> {
-    times.iter().copied().reduce(f64::min)
-}
-
-fn arrival(outcome: &Outcome) -> Table {
-    let rows = [
-        ("is let in", &outcome.joined),
-        ("has rows", &outcome.first_update),
-        ("has rows of a plan of all links", &outcome.whole),
-    ];
-    Table::of(
-        "All nodes come at once: seconds until each",
-        rows,
-        &[
-            ("", &|(name, _)| (*name).to_owned()),
-            ("first", &|(_, seconds)| cell_with(first(seconds), 2)),
-            ("median", &|(_, seconds)| cell_with(median(seconds), 2)),
-            ("last", &|(_, seconds)| cell_with(max(seconds), 2)),
-        ],
-    )
-}
-
-fn deaths(outcome: &Outcome) -> Table {
-    let kinds = [("link", &outcome.links), ("node", &outcome.nodes)];
-    let rows = kinds.into_iter().flat_map(|(what, deaths)| {
-        let named = move |(place, death)| (format!("{what} {}", place + 1), death);
-        deaths.iter().enumerate().map(named)
-    });
-    let ms = |seconds: Option<f64>| cell_with(seconds.map(|seconds| seconds * 1e3), 0);
-    let each = |death: &Death| death.cost.received / death.seconds.len().max(1) as f64;
-    Table::of(
-        "Milliseconds from a death until nodes have new rows",
-        rows,
-        &[
-            ("dead", &|(name, _)| name.clone()),
-            ("ways over it", &|(_, death)| death.routes.to_string()),
-            ("first node", &|(_, death)| ms(first(&death.seconds))),
-            ("median", &|(_, death)| ms(median(&death.seconds))),
-            ("last node", &|(_, death)| ms(max(&death.seconds))),
-            ("controller CPU", &|(_, death)| {
-                format!("{} ms", ms(Some(death.cost.processor)))
-            }),
-            ("bytes a node", &|(_, death)| format!("{:.0}", each(death))),
-        ],
-    )
-}
-
-fn cost(outcome: &Outcome, args: &Args) -> Table {
-    let changes = format!("{} % of links change in 10 s", args.changes);
-    let rows = [
-        ("all nodes come", &outcome.arrival),
-        (changes.as_str(), &outcome.changes),
-    ];
-    Table::of(
-        "What the controller costs",
-        rows,
-        &[
-            ("", &|(name, _)| (*name).to_owned()),
-            ("seconds", &|(_, one)| format!("{:.1}", one.seconds)),
-            ("plans", &|(_, one)| one.plans.to_string()),
-            ("CPU s", &|(_, one)| format!("{:.2}", one.processor)),
-            ("CPU %", &|(_, one)| {
-                format!("{:.0}", one.processor / one.seconds * 100.0)
-            }),
-            ("MB to nodes", &|(_, one)| {
-                format!("{:.1}", one.received / 1e6)
-            }),
-            ("MB from nodes", &|(_, one)| {
-                format!("{:.1}", one.sent / 1e6)
-            }),
-        ],
-    )
+/// The largest number, with one decimal digit; a dash without numbers.
+fn latest(seconds: &[f64]) -> String {
+    max(seconds).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}"))
 }
 
 fn remarks(outcome: &Outcome) -> Vec<String> {
     let last = |deaths: &[Death]| {
-        let each = deaths.iter().filter_map(|death| max(&death.seconds));
-        cell_with(max(&each.map(|s| s * 1e3).collect::<Vec<_>>()), 0)
+        let all = deaths.iter().flat_map(|death| death.seconds.clone());
+        latest(&all.collect::<Vec<_>>())
     };
     let mut remarks = vec![
         format!(
-            "The last node had new rows {} ms after a link died, at worst, and {} ms after a node \
+            "All nodes connect at once: the last one is accepted after {} s, has rows after {} s, \
+             and rows of all links after {} s.",
+            latest(&outcome.joined),
+            latest(&outcome.first_update),
+            latest(&outcome.whole)
+        ),
+        format!(
+            "The last node had new rows {} s after a link died, at worst, and {} s after a node \
              did.",
             last(&outcome.links),
             last(&outcome.nodes)
@@ -196,47 +176,26 @@ fn remarks(outcome: &Outcome) -> Vec<String> {
             outcome.memory / 1e6,
             outcome.row_bytes / 1e3
         ),
-        "Nodes are played by one thread, beside the controller on the same host. A death is known \
-         to those concerned at once."
+        "One thread plays all nodes, beside the controller on the same host. The ends of a link, and \
+         the peers of a node, detect its death at once."
             .to_owned(),
     ];
+    // The first few: one cause usually breaks the streams of many nodes.
     remarks.extend(outcome.losses.iter().take(5).cloned());
     remarks
 }
 
-/// How many nodes have new rows, by the time since a failure.
-fn chart(args: &Args, outcome: &Outcome) -> Chart {
-    let all = || outcome.links.iter().chain(&outcome.nodes);
-    let longest = all().flat_map(|death| &death.seconds).copied();
-    let longest_ms = longest.fold(0.1, f64::max) * 1e3;
-    let steps = 100;
-    let grid: Vec<f64> = (0..=steps)
-        // In this order the last step is the longest time exactly, and the line reaches 100 %.
-        .map(|step| longest_ms * (f64::from(step) / f64::from(steps)))
-        .collect();
-    let share = |deaths: &[Death], name: &str| {
-        let seconds: Vec<f64> = deaths.iter().flat_map(|d| d.seconds.clone()).collect();
-        let at = |ms: &f64| {
-            let served = seconds.iter().filter(|s| **s * 1e3 <= *ms).count();
-            Some(served as f64 / seconds.len().max(1) as f64 * 100.0)
-        };
-        Series {
-            name: name.to_owned(),
-            values: grid.iter().map(at).collect(),
-            ..Series::default()
-        }
-    };
+/// The share of nodes that have new rows, by the time since a failure.
+fn chart(args: &Args) -> Chart {
+    let curve = |dead: &str| Curve::new(format!("a {dead} died"), NEW_ROWS, &[("dead", dead)]);
     Chart {
+        file: String::new(),
         title: "Nodes that have new rows after a death".to_owned(),
         subtitle: format!("{} nodes and one controller, on one host", args.nodes),
         across_label: "since a link or a node died, ms".to_owned(),
         value_label: "nodes with new rows, %".to_owned(),
-        series: vec![
-            share(&outcome.links, "a link died"),
-            share(&outcome.nodes, "a node died"),
-        ],
-        across: Across::Numbers(grid, Spacing::Linear),
-        model_name: String::new(),
+        across: Across::Share(None),
+        curves: ["link", "node"].map(curve).to_vec(),
         note: format!("{} deaths of each kind.", args.deaths),
     }
 }

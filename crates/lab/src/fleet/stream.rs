@@ -61,6 +61,7 @@ impl Stream {
     /// Sends and receives as much as possible without blocking.
     pub(super) fn advance(&mut self, bytes: &mut Bytes) -> Result<()> {
         self.flush(bytes)?;
+        // Until it would block: the socket is watched edge-triggered.
         while self.take(bytes)? {}
         self.flush(bytes)
     }
@@ -93,6 +94,7 @@ impl Stream {
             None => usize::MAX - LENGTH_BYTES,
         };
         let Some(message) = rest.get(LENGTH_BYTES..LENGTH_BYTES + length) else {
+            // Only here, where messages run out: draining after each would copy the rest each time.
             self.input.drain(..self.taken);
             self.taken = 0;
             return Ok(None);

@@ -44,6 +44,7 @@ impl Topology {
     pub(super) fn stretch(&mut self, one: usize, other: usize, factor: f64) {
         let rtt_us = micros(f64::from(self.rtts_us[one][other]) * factor / 1e3);
         self.rtts_us[one][other] = rtt_us;
+        // Both directions, as a round trip has no direction.
         self.rtts_us[other][one] = rtt_us;
     }
 }

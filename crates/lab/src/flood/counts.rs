@@ -51,6 +51,7 @@ fn sockets_toward(prefix: IpNet, lines: &str) -> (u64, u64) {
     let (mut completed, mut half_open) = (0, 0);
     for (_, remote, state) in sockets(lines) {
         match state {
+            // A listener has no peer: its remote address is zero.
             LISTEN => {}
             _ if !remote_ip(remote).is_some_and(|ip| prefix.contains(&ip)) => {}
             SYN_RECEIVED => half_open += 1,
@@ -89,6 +90,7 @@ fn remote_ip(field: &str) -> Option<IpAddr> {
         return Some(Ipv4Addr::from(octets).into());
     }
     let octets = <[u8; 16]>::try_from(octets).ok()?;
+    // An IPv4 client of a listener of both families is a mapped address.
     Some(Ipv6Addr::from(octets).to_canonical())
 }
 

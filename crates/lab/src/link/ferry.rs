@@ -80,6 +80,7 @@ impl Ferry {
             ports,
         };
         let thread = thread::Builder::new()
+            // The name distinguishes its CPU time in `top -H`.
             .name("lab-ferry".into())
             .spawn(move || crossing.run(poll))
             .context("start the ferry thread")?;
@@ -95,9 +96,10 @@ impl Ferry {
     /// Changes the properties of a link, by its index in [`Self::start`]. Packets in flight arrive
     /// as they would have.
     pub fn change(&self, link: usize, emulation: Emulation) -> Result<()> {
+        // Queued, not applied here: the packet queues belong to the ferry thread alone.
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         changes.push((link, emulation));
-        self.changed.write(1).context("tell the ferry")?;
+        self.changed.write(1).context("wake the ferry")?;
         Ok(())
     }
 
@@ -195,6 +197,7 @@ impl Crossing {
     fn take(&mut self, index: usize) {
         let port = &mut self.ports[index];
         let dropped = port.queue.dropped();
+        // A fast sender at one interface must not delay due packets of the others.
         for _ in 0..BATCH {
             // An error means that there are no more packets for now, or that the interface is down.
             let Ok(bytes) = port.tun.read(&mut self.buffer) else {
@@ -214,6 +217,7 @@ impl Crossing {
             let now = self.began.elapsed();
             while let Some((due, packet)) = self.ports[index].queue.pop_ready(now) {
                 let peer = self.ports[index].peer;
+                // A full or missing interface drops the packet, as a real one would.
                 let written = self.ports[peer].tun.write(&packet);
                 self.count(&written, self.began.elapsed().saturating_sub(due));
             }

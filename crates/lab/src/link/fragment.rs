@@ -55,6 +55,7 @@ impl Splitter {
             piece[2..4].copy_from_slice(&total.to_be_bytes());
             let field = offset | if more { MORE_V4 } else { 0 };
             piece[6..8].copy_from_slice(&field.to_be_bytes());
+            // The checksum covers its own field as zero (RFC 791).
             piece[10..12].fill(0);
             let sum = checksum(&piece[..header]);
             piece[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -69,6 +70,8 @@ impl Splitter {
         if packet[6] != TCP {
             return vec![packet];
         }
+        // One identification for all fragments of a packet, another for the next (RFC 8200 section
+        // 4.5).
         let id = self.id.to_be_bytes();
         self.id = self.id.wrapping_add(1);
         let (head, payload) = packet.split_at(HEADER_V6);
@@ -89,6 +92,7 @@ impl Splitter {
 /// Parts of at most `room` bytes: the offset of each in units of eight bytes, and whether more
 /// follow.
 fn pieces(payload: &[u8], room: usize) -> impl Iterator<Item = (u16, &[u8], bool)> {
+    // Offsets count units of eight bytes, so every piece but the last is a multiple of that.
     let units = room / 8;
     let count = payload.len().div_ceil(units * 8);
     let parts = payload.chunks(units * 8).enumerate();

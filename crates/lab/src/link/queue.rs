@@ -131,6 +131,7 @@ impl Queue {
 
     /// Applies new properties to later packets. None overtakes an earlier one.
     pub(super) fn change(&mut self, emulation: &Emulation) {
+        // The rate limiter begins idle again: packets that wait keep the times they have.
         self.properties = Properties::new(emulation, self.seed);
     }
 
@@ -151,6 +152,8 @@ impl Queue {
     /// The next packet that is due at `now`, with the time it was due.
     pub(super) fn pop_ready(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
         if self.next_wake()? > now {
+            // Head only, so that no packet overtakes another, also after a change to a shorter
+            // delay.
             return None;
         }
         self.waiting.pop_front()

@@ -49,8 +49,9 @@ pub(super) fn open_echo(call: &Call) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream
         .write_all(&first_message.with(Request::Echo))
-        .context("ask for echoes")?;
-    skip_answer(&mut stream, &mut first_message.answer_bytes()).context("hear the converter")?;
+        .context("request echoes")?;
+    skip_answer(&mut stream, &mut first_message.answer_bytes())
+        .context("read the converter's answer")?;
     Ok(stream)
 }
 
@@ -68,6 +69,7 @@ pub(super) fn skip_answer(stream: &mut TcpStream, left: &mut Option<usize>) -> i
     if left.is_none() {
         let mut front = [0; 2];
         // The length is in the header (RFC 8803, section 6.1); bytes of content may follow it at once.
+        // Peeked, so that a partial header stays in the socket until the rest is there.
         let flags = MsgFlags::MSG_PEEK;
         let count = recv(stream.as_raw_fd(), &mut front, flags)?;
         if count == 1 {

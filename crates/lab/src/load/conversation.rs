@@ -132,6 +132,7 @@ fn send(
     total: &mut u64,
 ) -> io::Result<()> {
     while size.is_none_or(|size| *sent < size) {
+        // A stream has no size: only the client can end it.
         if size.is_none() && has_ended(stream)? {
             return Ok(());
         }
@@ -169,6 +170,8 @@ fn echo(
     if length == 0 {
         return Ok(true);
     }
+    // Written at once, as an event for a socket that is writable all the time would not come
+    // (edge-triggered).
     let count = match stream.write(&buffer[..length]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
         result => result?,

@@ -19,6 +19,7 @@ pub(super) fn run(call: &Call, connections: usize) -> Result<()> {
         received: held.len() as u64,
         ..Outcome::default()
     })?;
+    // The connections end with the process, by resets or FINs that nobody counts.
     loop {
         std::thread::park();
     }

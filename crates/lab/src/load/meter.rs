@@ -78,6 +78,8 @@ impl Window {
         match &self.at_begin {
             None if now >= self.begin => self.at_begin = Some((now, self.meter.read()?)),
             Some((start, before)) if !self.over && now >= *start + self.length => {
+                // Read at once with the decision, so that CPU time and counters cover the same
+                // window.
                 let mut used = self.meter.read()?;
                 for (name, seconds) in &mut used {
                     *seconds -= before.get(name).copied().unwrap_or_default();

@@ -19,6 +19,7 @@ pub(super) fn run(call: &Call, bytes: usize) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut stream = connection::open_echo(call)?;
     outcome.begun = 1;
+    // After the connection: its handshake is no message.
     let mut window = Window::new(call)?;
     let mut latencies = Vec::new();
     let mut buffer = vec![0; bytes];

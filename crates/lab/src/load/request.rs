@@ -19,7 +19,7 @@ pub enum Request {
 
 impl Request {
     /// The request on the wire: kind and size, each as 8 bytes in network byte order.
-    pub(super) fn encode(self) -> [u8; REQUEST_BYTES] {
+    pub(crate) fn encode(self) -> [u8; REQUEST_BYTES] {
         let (kind, size) = match self {
             Self::Object(size) => (1_u64, size),
             Self::Stream => (2, 0),
@@ -47,6 +47,7 @@ impl Request {
 /// 8803, section 6.1) and a Connect TLV (section 6.2.5).
 pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
     let address = match server.ip() {
+        // The TLV has an IPv6 address; IPv4 is mapped (RFC 8803 section 6.2.5).
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };

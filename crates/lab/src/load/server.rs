@@ -5,6 +5,9 @@ use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,6 +18,7 @@ use socket2::Socket;
 
 use super::conversation::{Conversation, Progress};
 use super::{Serve, Served};
+use crate::netns::Namespace;
 use crate::poll::Poll;
 use crate::socket;
 
@@ -35,6 +39,7 @@ sockopt_impl!(
 pub(super) fn run(serve: &Serve) -> Result<()> {
     socket::raise_descriptor_limit()?;
     let prepare = |socket: &Socket| {
+        // Several servers listen on one port; the kernel distributes by SO_INCOMING_CPU or by hash.
         socket.set_reuse_port(true)?;
         if let Some(cpu) = serve.cpu {
             setsockopt(socket, IncomingCpu, &cpu)?;
@@ -44,7 +49,7 @@ pub(super) fn run(serve: &Serve) -> Result<()> {
     let listener = socket::listen(serve.port, prepare).context("listen")?;
     let control = UnixListener::bind(&serve.control).context("make the control socket")?;
     control.set_nonblocking(true)?;
-    let mut server = Server::new(listener.into(), Conversation::new)?;
+    let mut server = Server::new(listener.into(), Box::new(Conversation::new))?;
     server.poll.add(&control, CONTROL)?;
     loop {
         if server.turn(None)? {
@@ -53,21 +58,68 @@ pub(super) fn run(serve: &Serve) -> Result<()> {
     }
 }
 
-/// The server's state. Connections are numbered by their descriptors.
+/// Interval of an idle server's check whether to end.
+const ATTENTION: Duration = Duration::from_millis(50);
+
+/// A server on a thread of its own, on one port of all addresses of a namespace. It ends when
+/// dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Background {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts to serve. `prepare` sets options of the listener, which accepted sockets inherit.
+    pub(crate) fn start(
+        namespace: &Namespace,
+        port: u16,
+        prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
+        begin: Begin,
+    ) -> Result<Self> {
+        let listener = namespace.run_in(|| socket::listen(port, prepare));
+        let mut server = Server::new(listener.context("listen")?.into(), begin)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = namespace.spawn(move || {
+            // Nothing wakes the thread but connections, so it looks up from time to time.
+            while !stopped.load(Ordering::Relaxed) {
+                if let Err(error) = server.turn(Some(ATTENTION)) {
+                    return eprintln!("a server of the lab failed: {error:#}");
+                }
+            }
+        })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic there has been printed; the clients time out.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Begins the conversation of an accepted connection.
+pub(crate) type Begin = Box<dyn FnMut(TcpStream) -> Conversation + Send>;
+
+/// The server's state. Connections are numbered by their descriptors.
+struct Server {
     poll: Poll,
     ready: Vec<usize>,
     listener: TcpListener,
-    /// Begins the conversation of an accepted connection.
-    begin: fn(TcpStream) -> Conversation,
+    begin: Begin,
     conversations: Vec<Option<Conversation>>,
     buffer: Vec<u8>,
     served: Served,
 }
 
 impl Server {
-    pub(crate) fn new(listener: TcpListener, begin: fn(TcpStream) -> Conversation) -> Result<Self> {
+    fn new(listener: TcpListener, begin: Begin) -> Result<Self> {
         listener.set_nonblocking(true)?;
         let poll = Poll::new()?;
         poll.add(&listener, LISTENER)?;
@@ -83,7 +135,7 @@ impl Server {
     }
 
     /// Handles events for up to the given time. Returns whether one is of the control socket.
-    pub(crate) fn turn(&mut self, most: Option<Duration>) -> Result<bool> {
+    fn turn(&mut self, most: Option<Duration>) -> Result<bool> {
         // Kept between turns, so that a turn allocates nothing.
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(most, &mut ready)?;
@@ -118,7 +170,9 @@ impl Server {
 
     fn begin(&mut self, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
+        // The lowest free descriptor: numbers stay as small as the open connections are many.
         let number = usize::try_from(stream.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+        // Descriptors are small and reused, so a vector is the fastest table.
         if self.conversations.len() <= number {
             self.conversations.resize_with(number + 1, || None);
         }
@@ -142,6 +196,7 @@ impl Server {
     /// Sends the counters to all waiting clients of the control socket.
     fn report(&mut self, control: &UnixListener) -> Result<()> {
         while let Ok((mut requester, _)) = control.accept() {
+            // Read between loads: during one it would be CPU time of the server.
             let line = serde_json::to_string(&self.served).context("encode")?;
             // The client may be gone.
             let _ = requester.write_all(line.as_bytes());
@@ -164,17 +219,17 @@ mod tests {
     fn serve(begin: fn(TcpStream) -> Conversation, client: impl FnOnce(SocketAddr)) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = listener.local_addr().unwrap();
-        let mut server = Server::new(listener, begin).unwrap();
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let mut server = Server::new(listener, Box::new(begin)).unwrap();
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     server.turn(Some(Duration::from_millis(5))).unwrap();
                 }
                 server.served
             });
             client(target);
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
             thread.join().unwrap()
         })
     }

@@ -85,6 +85,7 @@ pub(crate) fn make_router(host: &Namespace) -> Result<()> {
 /// the emulator's own queue.
 pub(crate) fn up(interface: &str) -> String {
     let mtu = link::MTU;
+    // TUN interfaces drop when their queue is full; the default is 500 packets.
     format!("link set {interface} up mtu {mtu} txqueuelen 10000")
 }
 

@@ -57,6 +57,7 @@ impl Plan {
             for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
                 lines.push(add_address(&name, address(link, side, family), length));
             }
+            // Up before the routes: the kernel accepts none over an interface that is down.
             lines.push(up(&name));
         }
         if self.is_node(host) {

@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 
 /// What to do if a file is missing.
 const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
-    docs/design/0013-planning.md, which says how they are made from public maps: Rocketfuel's of \
+    docs/design/0013-planning.md, which describes how they are made from public maps: Rocketfuel's of \
     github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita (topology-zoo/). \
     cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
     github.com/libp2p/jvm-libp2p";
@@ -47,6 +47,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
         archive.display()
     );
     let scratch = Scratch::new()?;
+    // The archive is unpacked where it is removed again: the data are not part of the project.
     let mut tar = Command::new("tar");
     tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
     run(&mut tar)?;
@@ -62,6 +63,7 @@ pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
         count == GRAPHS,
         "{archive} holds {count} graphs, not {GRAPHS}"
     );
+    // The order of a directory is arbitrary, and the record must not depend on it.
     meshes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(meshes)
 }
@@ -83,6 +85,7 @@ fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
     let mut rtts_ms: Vec<Vec<f64>> = rows
         .collect::<Result<_>>()
         .with_context(|| format!("{file} has other than numbers"))?;
+    // The graphs begin with their number of nodes, the matrix of the cloud does not.
     if rtts_ms.first().is_some_and(|row| row.len() == 1) {
         rtts_ms.remove(0);
     }

@@ -9,7 +9,7 @@ use posthaste_plan::{Fronts, Link, Matrix, Model, Point};
 
 use super::ROUNDS;
 use super::data::Mesh;
-use crate::names::named;
+use crate::names::{Named, named};
 
 /// Weight of the longest hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,10 @@ pub(super) struct Quality {
     /// By strategy, for each ordered pair of nodes: how much longer its time is than ours, in
     /// percent.
     pub(super) excess: BTreeMap<Other, Vec<f64>>,
-    /// Mean number of nodes between the ends: of our chains, and of minimax chains.
+    /// Mean number of nodes between the ends of our chains.
     pub(super) nodes: f64,
-    pub(super) minimax_nodes: f64,
-    pub(super) tree_nodes: f64,
+    /// The same of the chains of other strategies.
+    pub(super) other_nodes: BTreeMap<Other, f64>,
 }
 
 /// By number of rounds.
@@ -125,10 +125,9 @@ impl Quality {
             }
             let excess = (other_time as f64 / time as f64 - 1.0) * 100.0;
             self.excess.entry(*other).or_default().push(excess);
+            *self.other_nodes.entry(*other).or_default() += f64::from(cost.nodes);
         }
         self.nodes += f64::from(ours.nodes);
-        self.minimax_nodes += f64::from(others[&Other::Minimax].nodes);
-        self.tree_nodes += f64::from(others[&Other::Tree].nodes);
         Ok(())
     }
 
@@ -136,8 +135,9 @@ impl Quality {
     fn average(&mut self) {
         let pairs = self.excess.values().next().map_or(1, Vec::len) as f64;
         self.nodes /= pairs;
-        self.minimax_nodes /= pairs;
-        self.tree_nodes /= pairs;
+        self.other_nodes
+            .values_mut()
+            .for_each(|nodes| *nodes /= pairs);
     }
 }
 
@@ -161,6 +161,7 @@ impl Graph {
                 Limits::default(),
             )
         };
+        // Before the costs are set: the sweep reads them from the matrix.
         let free = sweep(&matrix);
         for node in 0..matrix.nodes() {
             matrix.set_cost(node, mesh.cost_us)?;
@@ -231,6 +232,7 @@ pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
                 (0.0..60_000.0).contains(rtt_ms),
                 "{rtt_ms} ms from {from} to {to}"
             );
+            // Rounded to the nearest microsecond: `as_micros` truncates.
             let rtt = std::time::Duration::from_secs_f64(rtt_ms / 1e3 + 0.5e-6);
             let link = Link::of_rtt(u32::try_from(rtt.as_micros())?);
             matrix.set(from, to, Some(link))?;
@@ -244,6 +246,7 @@ pub(super) fn to_matrix(rtts_ms: &[Vec<f64>]) -> Result<Matrix> {
 fn tree_chains(matrix: &Matrix) -> Result<Vec<Vec<Cost>>> {
     let nodes = matrix.nodes();
     let rtt = |from, to| matrix.link(from, to).map_or(u32::MAX, |link| link.rtt_us);
+    // A tree is undirected, while links may differ by direction.
     let both = |(from, to)| rtt(from, to).min(rtt(to, from));
     let mut chains = vec![vec![Cost::default(); nodes]; nodes];
     let mut inside = vec![0];

@@ -26,7 +26,7 @@ const COST_US: u32 = 500;
 const LOOK_UPS: u32 = 1_000_000;
 
 /// Measurements of one matrix. Times are in milliseconds, one per repeat.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Times {
     pub(super) matrix: String,
     pub(super) nodes: usize,
@@ -39,15 +39,16 @@ pub(super) struct Times {
     /// A look-up in one node's table, in nanoseconds.
     pub(super) look_up_ns: Vec<f64>,
     /// Chains per pair that are not beaten.
-    pub(super) chains: f64,
+    pub(super) chains: Vec<f64>,
     /// Size of one node's table.
-    pub(super) table_bytes: usize,
+    pub(super) table_bytes: Vec<f64>,
 }
 
 /// Plans for the largest published graphs, and for synthetic ones.
 pub(super) fn measure(args: &Args, meshes: &[Mesh], cities: &[Place]) -> Result<Vec<Times>> {
     let mut all = Vec::new();
     let mut largest: Vec<&Mesh> = meshes.iter().collect();
+    // Planning time grows with the nodes, so the largest graphs are the worst cases.
     largest.sort_by_key(|mesh| std::cmp::Reverse(mesh.rtts_ms.len()));
     for mesh in largest.into_iter().take(2) {
         let matrix = with_costs(to_matrix(&mesh.rtts_ms)?)?;
@@ -73,29 +74,26 @@ fn of(args: &Args, name: &str, matrix: &Matrix) -> Result<Times> {
     let mut times = Times {
         matrix: name.to_owned(),
         nodes,
-        sweep_ms: Vec::new(),
-        chains_ms: Vec::new(),
-        tables_ms: Vec::new(),
-        look_up_ns: Vec::new(),
-        chains: 0.0,
-        table_bytes: 0,
+        ..Times::default()
     };
-    for repeat in 0..args.repeats {
+    for _ in 0..args.repeats {
         let (sweep_ms, fronts) = timed(|| planner.fronts(0))?;
         times.sweep_ms.push(sweep_ms);
-        if repeat == 0 {
-            let pairs = matrix
-                .links()
-                .map(|(from, to, _)| fronts.points(from, to).count());
-            times.chains = pairs.sum::<usize>() as f64 / matrix.links().count().max(1) as f64;
-        }
+        let pairs = matrix
+            .links()
+            .map(|(from, to, _)| fronts.points(from, to).count());
+        let chains = pairs.sum::<usize>() as f64 / matrix.links().count().max(1) as f64;
+        times.chains.push(chains);
+        // Freed now, not while the tables are timed.
         drop(fronts);
         let (chains_ms, _) = timed(|| planner.tables(&sizes_only))?;
         times.chains_ms.push(chains_ms);
         let (tables_ms, tables) = timed(|| planner.tables(&classes))?;
         times.tables_ms.push(tables_ms);
         let bytes = tables.iter().map(posthaste_plan::Table::bytes);
-        times.table_bytes = bytes.sum::<usize>() / nodes;
+        times
+            .table_bytes
+            .push((bytes.sum::<usize>() / nodes) as f64);
         let (all_ms, ()) = timed(|| look_up(&tables[0], &classes, args.common.seed))?;
         // To make the questions up is no part of a look-up.
         let (idle_ms, ()) = timed(|| query_only(nodes, args.common.seed))?;
@@ -111,6 +109,7 @@ fn look_up(table: &posthaste_plan::Table, classes: &Classes, seed: u64) {
     for (egress, bytes, access_us) in questions(table.nodes(), seed) {
         let class = classes.of(bytes, access_us);
         let first = table.chains(egress, class).next();
+        // Otherwise the compiler would leave the look-up out.
         black_box(first.map(<[u16]>::len));
     }
 }

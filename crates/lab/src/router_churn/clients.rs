@@ -48,6 +48,7 @@ struct Shared {
 
 impl Shared {
     fn note(&self, number: u64, change: impl FnOnce(&mut Life)) {
+        // A number from the wire may be any: a damaged one must not end the server.
         let life = usize::try_from(number).ok();
         if let Some(life) = life.and_then(|number| self.lives.get(number)) {
             change(&mut life.lock().unwrap_or_else(PoisonError::into_inner));
@@ -93,6 +94,7 @@ impl Clients {
                 launch_client(number, &clients);
             }
         };
+        // Threads inherit the namespace of the one that starts them.
         threads.push(testbed.network.client().spawn(launch)?);
         Ok(Self {
             shared,
@@ -111,6 +113,7 @@ impl Clients {
 
     /// Number of active clients and servers.
     pub(super) fn playing(&self) -> usize {
+        // One count is of the shared state itself.
         let ends = [&self.shared.clients, &self.shared.servers];
         let [clients, servers] = ends.map(|ends| Arc::strong_count(ends) - 1);
         clients.max(servers)
@@ -127,6 +130,7 @@ impl Clients {
 
 impl Drop for Clients {
     fn drop(&mut self) {
+        // The thread that starts clients ends when nobody can send to it any more.
         self.orders = None;
         self.shared.done.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -138,6 +142,7 @@ impl Drop for Clients {
 
 /// Starts a thread in the network namespace of the calling one.
 fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    // Up to 3200 threads exist at once: two ends of 800 connections in two networks.
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     let thread = builder.name("lab-end".into()).spawn(work);
     thread.map(drop).context("start a thread for a connection")

@@ -80,6 +80,7 @@ pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
     let dial = || {
         let target = plan.target();
         let socket = socket::toward(target)?;
+        // The namespace has the addresses of all clients.
         socket.bind(&SocketAddr::new(plan.client_address(), 0).into())?;
         socket.connect_timeout(&target.into(), CONNECT_PATIENCE)?;
         Ok(TcpStream::from(socket))
@@ -108,6 +109,7 @@ pub(super) fn read_number(stream: &mut TcpStream) -> io::Result<u64> {
 }
 
 fn patient(stream: &TcpStream) -> io::Result<()> {
+    // Small messages in both directions would wait for delayed acknowledgements otherwise.
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))
@@ -124,6 +126,7 @@ fn finish(stream: TcpStream, played: io::Result<()>, resets: bool) -> End {
 
 fn client(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
     let (up, down) = plan.offsets();
+    // The server derives the plan of the connection from its number.
     stream.write_all(&plan.number.to_be_bytes())?;
     if plan.pause.is_zero() {
         send(stream, up, plan.up)?;
@@ -163,6 +166,8 @@ fn server(plan: &Plan, stream: &mut TcpStream) -> io::Result<()> {
         }
         Kind::ClientReset => {
             send(stream, down, plan.down)?;
+            // A FIN instead of the reset would be a changed end: the relay must pass it on as it
+            // is.
             expect_reset(stream)
         }
         Kind::ServerReset => Ok(()),
@@ -190,6 +195,7 @@ fn receive(stream: &mut TcpStream, mut offset: u64, mut bytes: u64) -> io::Resul
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             other => other?,
         };
+        // Every byte: the load is light, and a rare fault must not pass.
         if !content::matches(offset, &buffer[..length]) {
             return Err(ErrorKind::InvalidData.into());
         }

@@ -53,6 +53,7 @@ impl Keeper {
     pub(super) fn begin(&mut self, router: &Namespace, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill => {
+                // A killed node takes its counters with it.
                 self.count()?;
                 signal(self.pid()?, Signal::SIGKILL)
             }
@@ -106,6 +107,7 @@ impl Keeper {
     }
 
     fn pid(&self) -> Result<Pid> {
+        // After an upgrade another process answers at the same socket.
         let status = self.node.status()?;
         let pid = status["pid"].as_i64().context("a node has a number")?;
         Ok(Pid::from_raw(i32::try_from(pid)?))
@@ -139,6 +141,7 @@ impl Drop for Keeper {
 }
 
 fn config(reloads: usize) -> String {
+    // Each reload changes something that applies to new connections only.
     let mode = MODES[reloads % MODES.len()];
     format!("{DRAIN}[defaults]\naccept = \"{mode}\"\n")
 }
@@ -161,5 +164,6 @@ fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("Z", |(_, state)| state);
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    // The main thread of a process may be a zombie while others still run.
     state.starts_with(['Z', 'X']) && threads <= 1
 }

@@ -105,10 +105,13 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(seed: u64, number: u64) -> Self {
+        // Derived from the number alone, so that both ends and both networks agree without a
+        // message.
         let mut random = Rng::new(scramble(seed) ^ number);
         let kind = Kind::of(&mut random);
         // A few clients and servers have most of the connections.
         let mut popular = |count: u64| {
+            // The smallest of three: low numbers are the most frequent.
             let one = random.below(count).min(random.below(count));
             one.min(random.below(count))
         };
@@ -284,6 +287,7 @@ pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
     let rate = u64::from(rate);
     let kinds = Fault::all(&mut random).len() as u64;
     let spaced = connections / (rate * SPACING.as_secs());
+    // A short run has less time between faults, but one of each kind.
     let count = spaced.max(kinds);
     // The first connections have no faults.
     let step = (connections / (count + 1)).max(1);

@@ -47,6 +47,7 @@ impl Testbed {
         let network = Network::line(DELAYS.map(Link::delay)).seed(seed).build()?;
         let testbed = Self { network };
         let [clients, servers] = [client_address, server_address];
+        // Addresses on the loopback interface: one host plays all clients, another all servers.
         add_addresses(testbed.network.client(), clients, CLIENTS)?;
         add_addresses(testbed.network.server(), servers, FORBIDDEN_SERVER)?;
         // A rejected connection must get its ICMP error in both networks: the limit would drop some of
@@ -96,6 +97,7 @@ impl Testbed {
             Fault::ForbidClient(client) => self.forbid("delete", client),
             Fault::Loss(side) => self.change(side, 0.0),
             Fault::Down(side) => {
+                // First the interface: the kernel accepts no route over one that is down.
                 self.router().ip(&format!("link set {} up", device(side)))?;
                 self.restore(side)
             }
@@ -115,6 +117,7 @@ impl Testbed {
     }
 
     fn change(&self, side: Side, loss: f64) -> Result<()> {
+        // Links count from the client.
         let index = usize::from(side == Side::Wan);
         self.network
             .change(index, Link::delay(DELAYS[index]).loss(loss))

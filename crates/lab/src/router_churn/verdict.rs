@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::clients::Life;
 use super::ends::End;
 use super::plan::{Fault, Kind, Plan};
+use crate::names::Named;
 
 /// How long after a fault connections still count as hit by it: lost packets are retransmitted.
 const TAIL: Duration = Duration::from_secs(1);
@@ -96,6 +97,7 @@ impl Life {
             (None, None) if client == End::Planned => End::Reset,
             (None, None) => client,
         };
+        // A relay could hide these from one end: what either end notices counts.
         let worst = [End::Changed, End::Cut, End::Hung];
         let found = worst.into_iter().find(|end| [client, server].contains(end));
         found.unwrap_or(if client == End::Planned {
@@ -177,11 +179,13 @@ fn weight(fault: Fault) -> u8 {
 fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
     let (without, with) = (direct.end(), node.end());
     let has = |check: &dyn Fn(Fault) -> bool| met.iter().any(|span| check(span.fault));
+    // Only what the plain router blocks at the same time: a rule takes a moment to apply in either.
     if node.passed(plan, met) && !direct.passed(plan, met) {
         return Verdict::Passed;
     }
     match with {
         _ if with == without => Verdict::Same,
+        // A relay may carry a connection over a fault that the plain path does not survive.
         _ if with == expected(plan.kind) => Verdict::Better,
         // No fault explains these.
         End::Changed | End::Cut | End::Failed => Verdict::Worse,
@@ -218,6 +222,7 @@ impl Pair {
         };
         let client = SocketAddr::new(self.plan.client_address(), port);
         let words = [client, self.plan.target()].map(|address| address.to_string());
+        // Both addresses: clients reuse ports toward different servers.
         let has = |line: &&String| words.iter().all(|word| line.contains(word.as_str()));
         log.iter().filter(has).map(String::as_str).collect()
     }

@@ -14,11 +14,9 @@
 //! clients continuously open new connections and one long transfer runs.
 
 mod events;
-mod map;
 mod moves;
 mod testbed;
 mod topology;
-mod web;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,13 +26,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Group, KB, Moment, Subject, Target};
-use crate::demo::web::find;
-use crate::model::{Hops, Mode, Path};
+use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Subject};
+use crate::chart::{Across, Chart, Curve};
+use crate::model::{Hops, Path};
+use crate::names::Named;
 use crate::network::Family;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
+use crate::web;
 use testbed::{Kind, Testbed};
 use topology::{Pair, Topology};
 
@@ -122,14 +122,14 @@ impl Args {
         Ok(())
     }
 
-    /// The targets of a subject; `first` is the first subject of its pair.
-    fn targets(&self, kind: Kind, first: usize) -> Vec<Target> {
+    /// The goals of a subject; `first` is the first subject of its pair.
+    fn goals(&self, kind: Kind, first: usize) -> Vec<Goal> {
         match kind {
-            Kind::Chain(Hops::Warm) => vec![Target::Behind {
+            Kind::Chain(Hops::Warm) => vec![Goal::Behind {
                 subject: first + Kind::ALL.len() - 1,
                 percent: self.behind,
             }],
-            Kind::Chain(_) => vec![Target::Model {
+            Kind::Chain(_) => vec![Goal::Model {
                 moment: Moment::Complete,
                 percent: self.tolerance,
                 may_be_less: false,
@@ -146,15 +146,13 @@ impl Args {
             let rtt_ms = topology.rtt_ms(pair.client, pair.server);
             subjects.extend(Kind::ALL.map(|kind| Subject {
                 name: kind.name().to_owned(),
-                labels: vec![("pair", name.clone()), ("subject", kind.name().to_owned())],
-                mode: Mode::Early,
+                labels: vec![("pair", name.clone())],
                 reference: (kind != Kind::Direct).then_some(first),
-                targets: self.targets(kind, first),
+                goals: self.goals(kind, first),
             }));
             groups.push(Group {
-                file: format!("{rows}.svg"),
-                title: format!("{name}, {rtt_ms} ms"),
-                subtitle: format!("{name}, {rtt_ms} ms round-trip time"),
+                file: rows.clone(),
+                title: format!("{name}, {rtt_ms} ms round-trip time"),
                 subjects: (first..subjects.len()).collect(),
             });
         }
@@ -177,7 +175,6 @@ impl Args {
 
     fn record(&self) -> Record {
         let mut record = Record::start("overlay", self.common.seed);
-        record.parameter("places", self.places.len());
         record.parameter("access_rtt_ms", self.access);
         record.parameter("rate_mbit", self.rate);
         record.parameter("congestion", self.congestion.as_str());
@@ -193,6 +190,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.check()?;
     let mut record = args.record();
     let topology = Topology::read(args)?;
+    record.parameter("places", topology.spots());
     let experiment = args.experiment(&topology);
     let mut overlay = Overlay {
         sites: sites(args, &topology)?,
@@ -200,6 +198,7 @@ pub fn run(args: &Args) -> Result<()> {
         chains: BTreeMap::new(),
         args,
     };
+    // Before the first reading of counters: the first flows open the hops.
     overlay.warm_up(&experiment)?;
     let before = overlay.hops_taken()?;
     let results = experiment.run(&overlay)?;
@@ -207,7 +206,7 @@ pub fn run(args: &Args) -> Result<()> {
         remarks: overlay.remarks(&before)?,
         ..Findings::default()
     };
-    findings.charts.push(("map.svg".to_owned(), overlay.map()));
+    record.charts.push(overlay.map());
     events::observe(&overlay, &mut record, &mut findings);
     results.publish(record, findings)
 }
@@ -222,7 +221,7 @@ struct Overlay<'a> {
 }
 
 fn sites(args: &Args, topology: &Topology) -> Result<BTreeMap<Hops, Testbed>> {
-    let nginx = find("nginx", "nginx-light")?;
+    let nginx = web::program()?;
     let make = |hops| {
         let testbed = Testbed::new(args, topology, hops, &nginx);
         let testbed = testbed.with_context(|| format!("set the {hops:?} overlay up"));
@@ -277,12 +276,14 @@ impl Overlay<'_> {
                 }
                 let first = self.fetch(case);
                 first.with_context(|| format!("first transfer, {}", experiment.describe(case)))?;
+                // A pool is refilled after a flow has taken a hop of it.
                 if kind == Kind::Chain(Hops::Warm) {
                     thread::sleep(PRIMER_PAUSE);
                 }
             }
         }
         for case in experiment.cases() {
+            // After the transfers that warm up: the plan may still have changed during them.
             if let (Kind::Chain(hops), _) = kind_of(case.subject) {
                 let chain = self.sites[&hops].chain(self.pair(case), case.bytes)?;
                 self.chains.insert(case, chain);
@@ -300,14 +301,26 @@ impl Overlay<'_> {
     }
 
     /// The chains of the largest transfers over warm hops, on a map.
-    fn map(&self) -> String {
-        let kilobytes = self.args.sizes.last().copied().unwrap_or(0);
-        let shown = |case: &Case| {
-            kind_of(case.subject).0 == Kind::Chain(Hops::Warm) && case.bytes == kilobytes * KB
+    fn map(&self) -> Chart {
+        let largest = self.args.sizes.last().copied().unwrap_or(0).to_string();
+        let kind = Kind::Chain(Hops::Warm).name();
+        let pairs = self.topology.pairs.iter();
+        let curve = |pair: &Pair| {
+            let pair = self.topology.chain_name(&[pair.client, pair.server]);
+            let labels = [("pair", pair.as_str()), ("subject", kind), ("KB", &largest)];
+            Curve::new(pair.as_str(), Moment::Complete.name(), &labels)
         };
-        let chains = self.chains.iter().filter(|(case, _)| shown(case));
-        let chains: Vec<_> = chains.map(|(_, chain)| chain.clone()).collect();
-        map::draw(&self.topology, &chains, kilobytes)
+        Chart {
+            file: "map".to_owned(),
+            title: "Chains that the controller chose".to_owned(),
+            subtitle: format!("transfers of {largest} KB over warm hops; dashed: the direct path"),
+            across_label: String::new(),
+            value_label: String::new(),
+            across: Across::Map,
+            curves: pairs.map(curve).collect(),
+            note: "Places stand at their longitude and latitude; the links are emulated."
+                .to_owned(),
+        }
     }
 
     fn remarks(&self, before: &BTreeMap<Hops, (u64, u64)>) -> Result<Vec<String>> {

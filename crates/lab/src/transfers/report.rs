@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record, tables and charts of transfers.
+//! Samples, tables and charts of transfers.
 
 use anyhow::{Result, ensure};
 
-use super::results::Check;
-use super::{Case, Experiment, Group, Moment, Results};
-use crate::chart::{Across, Chart, Series, Spacing};
+use super::{Case, Group, KB, Moment, Results};
+use crate::chart::{Across, Chart, Curve};
 use crate::link::Stats;
-use crate::record::Record;
-use crate::stats::percentile;
-use crate::table::{Table, cell, percent_cell};
+use crate::names::Named;
+use crate::record::{self, Record, Samples};
 
 /// Additional results of a topology.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub remarks: Vec<String>,
-    /// Missed targets of its own.
-    pub misses: Vec<String>,
     pub failures: Vec<String>,
-    /// SVG texts, by the suffixes of their file names.
-    pub charts: Vec<(String, String)>,
 }
 
 /// The exactness of the emulation.
@@ -34,171 +28,92 @@ pub(crate) fn emulation_remark(name: &str, stats: Stats) -> String {
     )
 }
 
+/// The label of a size in KB.
+const SIZE: &str = "KB";
+/// How much less time a transfer takes than without nodes.
+const SAVED: &str = "time saved";
+
 impl Results {
     /// Prints and writes everything. Fails when a transfer failed or a target was missed.
     pub(crate) fn publish(&self, mut record: Record, findings: Findings) -> Result<()> {
-        let Experiment {
-            groups,
-            repeats,
-            clients,
-            ..
-        } = &self.experiment;
-        record.parameter("repeats", *repeats);
-        record.parameter("clients", *clients);
+        let experiment = &self.experiment;
+        record.parameter("repeats", experiment.repeats);
+        record.parameter("clients", experiment.clients);
+        record.parameter("conditions", experiment.conditions.as_str());
         self.samples(&mut record);
-        let tables: Vec<_> = groups.iter().map(|group| self.table(group)).collect();
-        record.tables.splice(..0, tables);
-        let mut misses = findings.misses;
-        self.judge(&mut record.remarks, &mut misses);
-        let failures: Vec<_> = self.failures.iter().chain(&findings.failures).collect();
-        record
-            .remarks
-            .extend(misses.iter().map(|text| format!("Missed: {text}.")));
+        // The transfers come first, then what the topology has measured besides.
+        let of_topology = std::mem::take(&mut record.tables);
+        for group in &experiment.groups {
+            self.table(&mut record, group);
+        }
+        record.tables.extend(of_topology);
+        let charts = experiment.groups.iter().map(|group| self.chart(group));
+        record.charts.splice(..0, charts);
+        record.targets.extend(self.targets());
         record.remarks.extend(findings.remarks);
+        let failures: Vec<_> = self.failures.iter().chain(&findings.failures).collect();
         record.remarks.extend(failures.iter().copied().cloned());
-        let charts = groups
-            .iter()
-            .map(|group| (group.file.clone(), self.chart(group).svg()));
-        record.publish(
-            &self.experiment.common.output,
-            charts.chain(findings.charts),
-        )?;
+        record.publish(&experiment.common.output)?;
         ensure!(failures.is_empty(), "{} transfers failed", failures.len());
-        ensure!(misses.is_empty(), "{} targets were missed", misses.len());
+        let missed = record.missed();
+        ensure!(missed == 0, "{missed} targets were missed");
         Ok(())
     }
 
-    fn judge(&self, remarks: &mut Vec<String>, misses: &mut Vec<String>) {
-        let checks = self.checks();
-        let missed = checks.iter().filter(|check| !check.is_met);
-        misses.extend(missed.map(|check| check.text.clone()));
-        let met = checks.iter().filter(|check| check.is_met);
-        if checks.is_empty() {
-            return;
-        }
-        remarks.push(format!(
-            "{} of {} medians reach their targets.",
-            met.clone().count(),
-            checks.len()
-        ));
-        let noted = met.filter(|check| check.is_remark);
-        remarks.extend(noted.map(|Check { text, .. }| format!("{text}.")));
-    }
-
     fn samples(&self, record: &mut Record) {
-        for &case in self.timings.keys() {
-            let bytes = case.bytes.to_string();
-            let labels = self.experiment.subjects[case.subject].labels.iter();
-            let mut labels: Vec<(&str, &str)> = labels
-                .map(|(name, value)| (*name, value.as_str()))
-                .collect();
-            labels.push(("bytes", &bytes));
+        // Rows of tables follow the order of samples: subjects are compared size by size.
+        let mut cases: Vec<Case> = self.timings.keys().copied().collect();
+        cases.sort_unstable_by_key(|case| (case.bytes, case.subject));
+        for case in cases {
+            let kilobytes = (case.bytes / KB).to_string();
+            let mut labels = self.experiment.subjects[case.subject].labels();
+            labels.push((SIZE, &kilobytes));
             if let Some(way) = self.ways.get(&case) {
                 labels.push(("way", way));
             }
-            for moment in Moment::ALL {
+            for &moment in Moment::ALL {
                 record.sample(moment.name(), "ms", &labels, self.values(case, moment));
+                record.model(self.model(case, moment));
+            }
+            if let Some(saved) = self.saved(case) {
+                record.sample(SAVED, "%", &labels, vec![saved]);
             }
         }
     }
 
-    /// The transfers of a group, by size and then by subject.
-    fn rows<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = Case> + 'a {
-        let sizes = self.experiment.sizes.iter();
-        sizes.flat_map(|size| {
-            let of = move |&subject: &usize| Case {
-                subject,
-                bytes: size * super::KB,
-            };
-            group.subjects.iter().map(of)
-        })
-    }
-
-    fn table(&self, group: &Group) -> Table {
+    fn table(&self, record: &mut Record, group: &Group) {
         let clients = match self.experiment.clients {
             1 => String::new(),
             more => format!(", {more} transfers at once"),
         };
-        let title = format!("{}{clients}, medians in ms", group.title);
-        let columns = [
-            "KB",
-            "nodes",
-            "connect",
-            "model",
-            "first byte",
-            "model",
-            "off",
-            "complete",
-            "model",
-            "off",
-            "gain",
-            "way",
-        ];
-        let mut table = Table::new(title, &columns);
-        for case in self.rows(group) {
-            let subject = &self.experiment.subjects[case.subject];
-            let median = |moment| cell(self.median(case, moment));
-            let model = |moment| cell(self.model(case, moment));
-            let off = |moment| percent_cell(self.off(case, moment));
-            let way = self.ways.get(&case);
-            table.push([
-                (case.bytes / super::KB).to_string(),
-                subject.name.clone(),
-                median(Moment::Connect),
-                model(Moment::Connect),
-                median(Moment::FirstByte),
-                model(Moment::FirstByte),
-                off(Moment::FirstByte),
-                median(Moment::Complete),
-                model(Moment::Complete),
-                off(Moment::Complete),
-                percent_cell(self.gain(case)),
-                way.cloned().unwrap_or_else(|| "-".to_owned()),
-            ]);
-        }
-        // Not every topology has a model, or ways.
-        table.drop_empty_columns();
-        table
+        let of = |&subject: &usize| record::labels(&self.experiment.subjects[subject].labels());
+        let shown: Vec<_> = group.subjects.iter().map(of).collect();
+        let is_shown = |one: &Samples| shown.iter().any(|labels| one.has(labels));
+        let mut quantities: Vec<&str> = Moment::ALL.iter().map(|one| one.name()).collect();
+        quantities.push(SAVED);
+        let title = format!("{}{clients}", group.title);
+        record.table(&title, is_shown, &[SIZE, "subject", "way"], &quantities);
     }
 
     fn chart(&self, group: &Group) -> Chart {
         let experiment = &self.experiment;
-        let sizes = experiment.sizes.iter().map(|&size| size as f64).collect();
-        let lines = group.subjects.iter().map(|&subject| self.line(subject));
+        let curve = |&subject: &usize| {
+            let subject = &experiment.subjects[subject];
+            let quantity = Moment::Complete.name();
+            Curve::new(subject.name.as_str(), quantity, &subject.labels())
+        };
         Chart {
+            file: group.file.clone(),
             title: "Time to complete a transfer".to_owned(),
-            subtitle: format!("{}, {}", experiment.conditions, group.subtitle),
+            subtitle: format!("{}, {}", experiment.conditions, group.title),
             across_label: "size, KB".to_owned(),
             value_label: "time from connect() to the last byte, ms".to_owned(),
-            across: Across::Numbers(sizes, Spacing::Logarithmic),
-            series: lines.collect(),
-            model_name: "model".to_owned(),
+            across: Across::Label(SIZE.to_owned()),
+            curves: group.subjects.iter().map(curve).collect(),
             note: match experiment.clients {
-                1 => format!("Medians of {}; whiskers: all.", experiment.repeats),
-                clients => format!(
-                    "{clients} transfers at once, {} times, medians; whiskers: all. The model \
-                     shares the rate evenly.",
-                    experiment.repeats
-                ),
+                1 => String::new(),
+                more => format!("{more} transfers at once; the model shares the rate evenly."),
             },
-        }
-    }
-
-    fn line(&self, subject: usize) -> Series {
-        let cases = || self.experiment.cases_of(subject);
-        let spread = |case| {
-            let values = self.values(case, Moment::Complete);
-            Some((percentile(&values, 0.0)?, percentile(&values, 100.0)?))
-        };
-        Series {
-            name: self.experiment.subjects[subject].name.clone(),
-            values: cases()
-                .map(|case| self.median(case, Moment::Complete))
-                .collect(),
-            spread: cases().map(spread).collect(),
-            model: cases()
-                .map(|case| self.model(case, Moment::Complete))
-                .collect(),
         }
     }
 }

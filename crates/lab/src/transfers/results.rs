@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Medians of transfers compared with the model, and with their targets. Pure.
+//! Medians of transfers compared with the model, and the targets for them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Case, Experiment, Moment, Target, Timings};
+use super::{Case, Experiment, Goal, Moment, Timings};
 use crate::model::Path;
+use crate::names::Named;
 use crate::stats::{deviation_percent, median};
+use crate::target::Bound::{self, AtLeast, AtMost};
+use crate::target::Target;
 
 /// The measurements. Times are in milliseconds.
 #[derive(Debug)]
@@ -16,15 +19,6 @@ pub(crate) struct Results {
     pub(super) paths: BTreeMap<Case, Path>,
     pub(super) ways: BTreeMap<Case, String>,
     pub(super) failures: Vec<String>,
-}
-
-/// The result of one target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Check {
-    pub text: String,
-    pub is_met: bool,
-    /// Whether the tables do not have it already.
-    pub is_remark: bool,
 }
 
 impl Results {
@@ -46,11 +40,10 @@ impl Results {
 
     pub(super) fn model(&self, case: Case, moment: Moment) -> Option<f64> {
         let path = self.paths.get(&case)?;
-        let mode = self.experiment.subjects[case.subject].mode;
         Some(ms(match moment {
-            Moment::Connect => path.connect(mode),
-            Moment::FirstByte => path.first_byte(mode),
-            Moment::Complete => path.complete(mode, case.bytes + self.experiment.head_bytes),
+            Moment::Connect => path.connect(),
+            Moment::FirstByte => path.first_byte(),
+            Moment::Complete => path.complete(case.bytes + self.experiment.head_bytes),
         }))
     }
 
@@ -69,98 +62,79 @@ impl Results {
         ))
     }
 
-    /// How much longer completion takes than without nodes, in per cent.
-    pub(super) fn gain(&self, case: Case) -> Option<f64> {
+    /// How much less time completion takes than without nodes, in per cent.
+    pub(super) fn saved(&self, case: Case) -> Option<f64> {
         let reference = self.experiment.subjects[case.subject].reference?;
-        self.behind(case, reference)
+        Some(-self.behind(case, reference)?)
     }
 
-    /// The results of all targets.
-    pub(super) fn checks(&self) -> Vec<Check> {
-        let targets = |case: &Case| &self.experiment.subjects[case.subject].targets;
+    /// All targets, with what was measured.
+    pub(super) fn targets(&self) -> Vec<Target> {
+        let goals = |case: &Case| &self.experiment.subjects[case.subject].goals;
         let all = self.timings.keys().copied();
-        let all = all.flat_map(|case| targets(&case).iter().map(move |target| (case, target)));
-        all.filter_map(|(case, target)| self.check(case, target))
+        let all = all.flat_map(|case| goals(&case).iter().map(move |goal| (case, goal)));
+        all.filter_map(|(case, goal)| self.target(case, goal))
             .collect()
     }
 
-    fn check(&self, case: Case, target: &Target) -> Option<Check> {
-        match *target {
-            Target::Model {
+    fn target(&self, case: Case, goal: &Goal) -> Option<Target> {
+        let (figure, measured, bound) = match *goal {
+            Goal::Model {
                 moment,
                 percent,
                 may_be_less,
-            } => self.near_model(case, moment, percent, may_be_less),
-            Target::Behind { subject, percent } => self.not_behind(case, subject, percent),
-            Target::Gain { by_size, tolerance } => {
-                let (_, wanted) = by_size.iter().find(|(bytes, _)| *bytes == case.bytes)?;
-                self.gains(case, *wanted, tolerance)
+            } => {
+                let off = self.off(case, moment)?;
+                let distance = if may_be_less { off } else { off.abs() };
+                let figure = format!("{} beside the model", moment.name());
+                (figure, distance, AtMost(percent))
             }
-        }
+            Goal::Behind { subject, percent } => {
+                let other = &self.experiment.subjects[subject].name;
+                let figure = format!("time to completion beside {other}");
+                (figure, self.behind(case, subject)?, AtMost(percent))
+            }
+            Goal::Saved { by_size, tolerance } => {
+                let (_, wanted) = by_size.iter().find(|(bytes, _)| *bytes == case.bytes)?;
+                self.saved_or_shared(case, *wanted, tolerance)?
+            }
+        };
+        let what = format!("{}: {figure}", self.experiment.describe(case));
+        Some(Target::once(what, Some(measured), bound, "%"))
     }
 
-    fn near_model(
+    /// The time saved; where the rate of the links does not allow as much as wanted, the distance
+    /// from the model, which shares the rate evenly.
+    fn saved_or_shared(
         &self,
         case: Case,
-        moment: Moment,
-        percent: f64,
-        may_be_less: bool,
-    ) -> Option<Check> {
-        let off = self.off(case, moment)?;
-        let distance = if may_be_less { off } else { off.abs() };
-        let what = self.experiment.describe(case);
-        Some(Check {
-            text: format!("{what}: {} is {off:+.1} % off the model", moment.name()),
-            is_met: distance <= percent,
-            is_remark: false,
-        })
-    }
-
-    fn not_behind(&self, case: Case, subject: usize, percent: f64) -> Option<Check> {
-        let behind = self.behind(case, subject)?;
-        let what = self.experiment.describe(case);
-        let other = &self.experiment.subjects[subject].name;
-        Some(Check {
-            text: format!("{what}: {behind:+.1} % beside {other}, at most {percent:+.1} % wanted"),
-            is_met: behind <= percent,
-            is_remark: true,
-        })
-    }
-
-    fn gains(&self, case: Case, wanted: f64, tolerance: f64) -> Option<Check> {
-        let gain = -self.gain(case)?;
+        wanted: f64,
+        tolerance: f64,
+    ) -> Option<(String, f64, Bound)> {
+        let saved = self.saved(case)?;
         let reference = self.experiment.subjects[case.subject].reference?;
         let without = self.median(case.with(reference), Moment::Complete)?;
-        let floor = self.floor(case)?;
-        let possible = -deviation_percent(floor, without);
-        let what = self.experiment.describe(case);
-        let mut text = format!("{what}: {gain:.1} % less than without nodes, {wanted} % wanted");
-        let is_met = if possible >= wanted {
-            gain >= wanted
-        } else {
-            let even = self.model(case, Moment::Complete)?;
-            text += &format!(
-                " and {possible:.1} % possible; even shares of the rate take {even:.1} ms"
-            );
-            self.off(case, Moment::Complete)? <= tolerance
-        };
-        Some(Check {
-            text,
-            is_met,
-            is_remark: true,
-        })
+        // The links can carry only so much: no node can save more than that.
+        let possible = -deviation_percent(self.floor(case)?, without);
+        if possible >= wanted {
+            return Some(("time saved".to_owned(), saved, AtLeast(wanted)));
+        }
+        let figure = format!(
+            "{saved:.1} % saved of {possible:.1} % possible; completion beside even shares of the rate"
+        );
+        Some((figure, self.off(case, Moment::Complete)?, AtMost(tolerance)))
     }
 
     /// The lower bound of the median of all clients.
     fn floor(&self, case: Case) -> Option<f64> {
         let clients = self.experiment.clients;
         let shared = self.paths.get(&case)?.clone();
+        // `shared` has the rate of one client; together they have all of it.
         let alone = Path {
             rate: shared.rate * u64::from(clients),
             ..shared
         };
-        let mode = self.experiment.subjects[case.subject].mode;
-        Some(ms(alone.half_complete(mode, case.bytes, clients)))
+        Some(ms(alone.half_complete(case.bytes, clients)))
     }
 }
 
@@ -172,7 +146,7 @@ fn ms(time: Duration) -> f64 {
 mod tests {
     use super::super::{KB, Subject};
     use super::*;
-    use crate::model::{Hops, Mode};
+    use crate::model::Hops;
     use crate::network::Family;
     use crate::transfer::Timing;
 
@@ -180,13 +154,12 @@ mod tests {
 
     /// A direct path of 100 ms and one with warm nodes 2 ms from its ends, completing after so many
     /// milliseconds.
-    fn results(targets: Vec<Target>, direct_ms: u32, warm_ms: u32) -> Results {
-        let subject = |name: &str, reference, targets| Subject {
+    fn results(goals: Vec<Goal>, direct_ms: u32, warm_ms: u32) -> Results {
+        let subject = |name: &str, reference, goals| Subject {
             name: name.to_owned(),
             labels: vec![("subject", name.to_owned())],
-            mode: Mode::Early,
             reference,
-            targets,
+            goals,
         };
         let timing = |complete| Timing {
             connect: complete,
@@ -211,7 +184,7 @@ mod tests {
                 name: "test",
                 subjects: vec![
                     subject("direct", None, Vec::new()),
-                    subject("warm", Some(0), targets),
+                    subject("warm", Some(0), goals),
                 ],
                 groups: Vec::new(),
                 sizes: vec![25],
@@ -237,19 +210,19 @@ mod tests {
         }
     }
 
-    fn met(target: Target, warm_ms: u32) -> Vec<bool> {
-        let checks = results(vec![target], 301, warm_ms).checks();
-        checks.iter().map(|check| check.is_met).collect()
+    fn met(goal: Goal, warm_ms: u32) -> Vec<bool> {
+        let targets = results(vec![goal], 301, warm_ms).targets();
+        targets.iter().map(Target::is_met).collect()
     }
 
     #[test]
     fn model_on_one_or_both_sides() {
-        let near = |may_be_less| Target::Model {
+        let near = |may_be_less| Goal::Model {
             moment: Moment::Complete,
             percent: 3.0,
             may_be_less,
         };
-        // The model says 108.9 ms.
+        // The model's time is 108.9 ms.
         assert_eq!(met(near(false), 110), [true]);
         assert_eq!(met(near(false), 90), [false]);
         assert_eq!(met(near(true), 90), [true]);
@@ -257,26 +230,26 @@ mod tests {
     }
 
     #[test]
-    fn gain_and_lag() {
-        let gain = || Target::Gain {
+    fn saved_and_behind() {
+        let saved = || Goal::Saved {
             by_size: &[(25 * KB, 60.0)],
             tolerance: 3.0,
         };
-        assert_eq!(met(gain(), 120), [true]);
-        assert_eq!(met(gain(), 121), [false]);
+        assert_eq!(met(saved(), 120), [true]);
+        assert_eq!(met(saved(), 121), [false]);
         // More than the path allows: even shares of the rate decide.
-        let all = Target::Gain {
+        let all = Goal::Saved {
             by_size: &[(25 * KB, 70.0)],
             tolerance: 3.0,
         };
         assert_eq!(met(all.clone(), 112), [true]);
         assert_eq!(met(all, 113), [false]);
-        let other_size = Target::Gain {
+        let other_size = Goal::Saved {
             by_size: &[(10 * KB, 60.0)],
             tolerance: 3.0,
         };
         assert!(met(other_size, 300).is_empty());
-        let behind = Target::Behind {
+        let behind = Goal::Behind {
             subject: 0,
             percent: 5.0,
         };

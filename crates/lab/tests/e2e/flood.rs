@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Floods arrive, and what a server made of them is told apart.
+//! Floods arrive, and what a server made of them is counted by kind.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};

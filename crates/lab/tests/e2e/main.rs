@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab itself, without any product: are its networks what they say, and do they go away?
+//! The lab itself, without any product: are its networks as described, and do they go away?
 //!
 //! Needs root.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's own networks, without any product: do links delay, limit and lose as they say?
+//! The lab's own networks, without any product: do links delay, limit and lose as configured?
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The boot experiment's probes hear whoever terminates the connection, and nobody behind.
+//! The boot experiment's probes detect the host that terminates the connection, and none behind it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ fn probes_ignore_forwarded_answers() {
 
 /// The next hop itself stands in for a node: its packets, too, arrive with the full TTL.
 #[test]
-fn probes_hear_the_next_hop() {
+fn probes_detect_the_next_hop() {
     let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
     let _node = Echo::start(network.node(0), PORT).unwrap();
     for family in Family::ALL {

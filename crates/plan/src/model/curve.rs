@@ -47,10 +47,12 @@ impl Curve {
             sending_us: 0,
             window_max_us: 0,
         };
+        // Every hop begins with the known window then.
         let Some(assumed) = link.assumed else {
             return curve;
         };
         let largest = model.window_bytes(SEGMENTS_MAX);
+        // Otherwise no window that fills a round trip is larger than the known one.
         if known < largest {
             let sending = |bytes| {
                 let micros = u128::from(bytes) * 1_000_000 / u128::from(assumed.get());
@@ -83,6 +85,7 @@ impl Curve {
             next *= 2;
             rounds += 1;
         }
+        // The rate has doubled in each round.
         (self.before + u64::from(rounds)) * rtt + (left >> rounds)
     }
 }

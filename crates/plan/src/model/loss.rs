@@ -37,6 +37,7 @@ impl Congestion {
 
     /// The least time for `bytes` at the rate that loss allows, in microseconds; zero without loss.
     pub(super) fn pace_us(self, model: &Model, link: &Link, bytes: u64) -> u64 {
+        // The windows below are divided by the loss.
         if link.loss_ppm == 0 {
             return 0;
         }
@@ -45,6 +46,7 @@ impl Congestion {
             Self::Reno => segment_us(link, loss, reno_window(loss)),
             Self::Cubic => {
                 let window = cubic_window(loss, f64::from(link.rtt_us));
+                // The Reno-friendly region (RFC 9438 section 4.3).
                 segment_us(link, loss, window.max(reno_window(loss)))
             }
             Self::Bbr => bbr_segment_us(model, link, loss),
@@ -83,6 +85,7 @@ fn cubic_window(loss: f64, rtt_us: f64) -> f64 {
 fn bbr_segment_us(model: &Model, link: &Link, loss: f64) -> f64 {
     let Some(rate) = link.rate else { return 0.0 };
     let bits = 8.0 * (f64::from(model.segment_bytes) + f64::from(model.header_bytes));
+    // Infinite if all is lost: the caller bounds it.
     bits * 1e6 / rate.get() as f64 / (1.0 - loss)
 }
 

@@ -289,6 +289,7 @@ pub(super) fn collect_targets(
     let (near, far) = (chains.rows.row(to), compared.rows.row(from));
     targets.collect(near, far, edge.length, chains.shape.slack);
     for target in targets.all_mut() {
+        // The link is in the lengths of sources: a chain must not count it twice.
         target.length -= edge.length;
     }
 }

@@ -16,9 +16,11 @@ pub(super) fn order(count: usize, length: impl Fn(usize, usize) -> i32) -> Vec<u
     let mut nodes: Vec<u16> = (0..count).map(short).collect();
     let mut parts = vec![&mut nodes[..]];
     while let Some(part) = parts.pop() {
+        // A block is compared at once: the order within it saves nothing.
         if part.len() <= BLOCK {
             continue;
         }
+        // Twice from any node: two ends that are far apart, without a look at all pairs.
         let farthest = |from: u16| part.iter().max_by_key(|node| length(from, **node));
         let one = farthest(part[0]).copied().unwrap_or(part[0]);
         let other = farthest(one).copied().unwrap_or(one);

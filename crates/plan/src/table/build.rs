@@ -155,10 +155,12 @@ impl<'a> Size<'a> {
 struct Offer(u64);
 
 impl Offer {
+    // Larger than any offer, and its index reads as `NONE`.
     const NONE: Self = Self(u64::MAX << 8);
 
     /// For a hop without time.
     fn new(point: &Point, place: usize) -> Self {
+        // Later points are shorter: subtracted, a later index is the smaller number.
         Self(u64::from(point.length_us) << 8 | u64::from(NONE - number(place)))
     }
 
@@ -200,6 +202,7 @@ impl Chooser {
         self.offers
             .extend(self.points.iter().enumerate().map(offer));
         self.fastest.clear();
+        // One more, for access links that are slower than the hops of every point.
         self.fastest.resize(self.points.len() + 1, Offer::NONE);
     }
 
@@ -251,6 +254,7 @@ impl Chooser {
                 .into_iter()
                 .flatten()
             {
+                // Only marked: numbers are given below, in the order of the points.
                 self.places[place] = 0;
             }
         }
@@ -327,6 +331,7 @@ impl Draft {
     /// Adds a chain to the current egress; `add` appends its nodes.
     fn push(&mut self, add: impl FnOnce(&mut Vec<u16>)) {
         let count = self.chains.len();
+        // The count goes before the nodes, and is known only afterwards.
         self.chains.push(0);
         add(&mut self.chains);
         self.chains[count] = short(self.chains.len() - count - 1);

@@ -6,9 +6,7 @@ use std::time::Duration;
 use posthaste_wire::hop::Reply;
 
 use crate::chain::{NextHop, Path};
-use crate::outcome::Outcome;
 
-use super::handshakes::OnMeeting;
 use super::hops::{Origin, Report, Try, is_of_hop, outcome_of};
 use super::{Action, Actions, Blame, Opening};
 
@@ -63,23 +61,6 @@ impl Opening {
             .is_some_and(|attempt| !attempt.is_connected && attempt.accept_by <= now)
     }
 
-    /// The next hop to try now; `is_up` is whether one has not failed. `None` if all have failed.
-    pub(crate) fn next_hop(
-        &mut self,
-        is_up: impl Fn(&NextHop) -> bool,
-        now: Duration,
-    ) -> Option<Try> {
-        let order = self.hops.take(is_up)?;
-        // Each attempt has the full time: the former one may have used up its own.
-        (self.connecting, self.is_restrained) = (now, false);
-        Some(order)
-    }
-
-    /// No next hop is left.
-    pub(crate) fn on_exhausted(&mut self) -> Actions {
-        self.on_failed(Outcome::HopFailed, None, Blame::Us)
-    }
-
     /// A hop to the next node was opened as in `order`.
     pub(crate) fn on_hop_opened(
         &mut self,
@@ -100,6 +81,8 @@ impl Opening {
         } else {
             self.connect_by.min(now + ACCEPT_MAX)
         };
+        // The request states it as it is now. A client that is validated later needs a message of
+        // its own.
         self.owes_validation = !self.is_validated();
         let is_warm = sent == Sent::Warm;
         self.attempt = Some(Attempt {
@@ -154,7 +137,7 @@ impl Opening {
             return self.on_hop_failed(reply);
         };
         let actions = Actions::from(Action::Report(Report::Connected(attempt.via)));
-        if self.handshakes.on_connected() == OnMeeting::Admit {
+        if self.handshakes.on_connected() == Some(Action::Admit) {
             return actions.push(self.admit(now));
         }
         actions

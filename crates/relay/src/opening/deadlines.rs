@@ -43,6 +43,7 @@ impl Opening {
 
     /// When to restrain its upstream connection, if that is pending.
     fn restrain_at(&self) -> Option<Duration> {
+        // A validated client has not spoofed its SYN: its server gets the usual retransmissions.
         let due = self.is_begun && !self.is_restrained && !self.is_validated();
         due.then_some(self.connecting + UNVALIDATED_MAX)
     }
@@ -66,6 +67,8 @@ impl Opening {
         }
         match (is_given_up, is_over) {
             (true, _) => actions.and(self.give_up(unsent)),
+            // This host's firewall may drop what is delivered here: then the client is not to
+            // blame.
             (false, true) if std::mem::take(&mut self.is_trial) => actions.push(Action::CheckTrial),
             (false, true) => actions.and(self.expire()),
             (false, false) => actions,

@@ -20,6 +20,8 @@
 use crate::frame::Frame;
 use crate::outcome::Outcome;
 
+use super::Action;
+
 /// Polls that find the SYN of a held flow in this host before the server is given up. That costs
 /// only the relaying of this connection: its SYN is forwarded. The kernel sends three neighbour
 /// requests, one second apart, and reports the failure to the client after the third; the client's
@@ -43,55 +45,6 @@ enum Server {
     Answered(Frame),
     Connected,
     Failed(Outcome),
-}
-
-/// What follows about a SYN-ACK.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum OnSynAck {
-    /// Nothing: it is kept.
-    Keep,
-    /// Keep it; admit the client's SYN.
-    Admit,
-    /// Inject it: the client is validated.
-    LetIn(Frame),
-}
-
-/// What follows when both sides may be connected.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum OnMeeting {
-    /// Wait for the server; first inject its SYN-ACK, if it is here.
-    Wait(Option<Frame>),
-    /// Wait for the client.
-    WaitForClient,
-    /// Admit the client's SYN, and wait for the client.
-    Admit,
-    /// Join the two into a relay.
-    Join,
-    /// Reset the client: the server failed.
-    Refuse(Outcome),
-}
-
-/// What follows when the server failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnFailure {
-    /// Nothing yet: the client's handshake is under way and is reset when done.
-    Remember,
-    /// Reset the accepted client.
-    Refuse,
-    /// Answer the held SYN as the network would have without the node.
-    PassOn,
-}
-
-/// What follows when the request arrives for a flow that a SYN option announced, from a
-/// node whose client is not validated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnRequest {
-    /// Nothing yet: the server has not answered.
-    Wait,
-    /// Reply that the server has answered.
-    Answer,
-    /// Reply that the server failed.
-    Refuse(Outcome),
 }
 
 /// Both handshakes of a flow that is not a relay yet.
@@ -128,60 +81,62 @@ impl Handshakes {
         }
     }
 
-    /// The server's SYN-ACK arrived and was held.
-    pub(crate) fn on_syn_ack(&mut self, frame: Frame) -> OnSynAck {
+    /// The server's SYN-ACK arrived and was held. It is kept, and admits a held client, or is
+    /// injected.
+    pub(crate) fn on_syn_ack(&mut self, frame: Frame) -> Option<Action> {
         match (self.client, &self.server) {
             // Its half-open entry was released at the validation: it was captured before that.
-            (Client::Validated, _) => OnSynAck::LetIn(frame),
-            (_, Server::Connected | Server::Failed(_)) => OnSynAck::Keep,
-            (client, server) => {
-                let first = matches!(server, Server::Connecting);
+            (Client::Validated, _) => Some(Action::LetIn(frame)),
+            // The kernel has no use for it: its socket is connected or closed.
+            (_, Server::Connected | Server::Failed(_)) => None,
+            _ => {
                 self.server = Server::Answered(frame);
-                if client == Client::Held && first {
-                    self.client = Client::Unvalidated;
-                    return OnSynAck::Admit;
-                }
-                OnSynAck::Keep
+                self.admit()
             }
         }
     }
 
-    /// The client's handshake is complete.
-    pub(crate) fn on_accept(&mut self) -> OnMeeting {
+    /// The server has answered: a held client may continue, once.
+    fn admit(&mut self) -> Option<Action> {
+        let held = self.is_held();
+        if held {
+            self.client = Client::Unvalidated;
+        }
+        held.then_some(Action::Admit)
+    }
+
+    /// The client's handshake is complete. Without an action, the server has not answered.
+    pub(crate) fn on_accept(&mut self) -> Option<Action> {
         self.client = Client::Validated;
         match std::mem::replace(&mut self.server, Server::Connecting) {
-            Server::Connecting => OnMeeting::Wait(None),
-            Server::Answered(frame) => OnMeeting::Wait(Some(frame)),
-            Server::Connected => OnMeeting::Join,
-            Server::Failed(outcome) => OnMeeting::Refuse(outcome),
+            Server::Connecting => None,
+            Server::Answered(frame) => Some(Action::LetIn(frame)),
+            Server::Connected => Some(Action::Join),
+            Server::Failed(outcome) => Some(Action::Refuse(outcome, None)),
         }
     }
 
     /// The request arrived for a flow that a SYN option announced and whose client is not
     /// validated. From now on the server's answer is passed on at once.
-    pub(crate) fn on_request(&mut self) -> OnRequest {
+    pub(crate) fn on_request(&mut self) -> Option<Action> {
         match self.server {
             Server::Connecting => {
                 self.client = Client::Held;
-                OnRequest::Wait
+                None
             }
-            Server::Answered(_) | Server::Connected => OnRequest::Answer,
-            Server::Failed(outcome) => OnRequest::Refuse(outcome),
+            Server::Answered(_) | Server::Connected => Some(Action::Answer),
+            Server::Failed(outcome) => Some(Action::Refuse(outcome, None)),
         }
     }
 
     /// The upstream handshake is complete.
-    pub(crate) fn on_connected(&mut self) -> OnMeeting {
-        if self.client == Client::Validated {
-            return OnMeeting::Join;
+    pub(crate) fn on_connected(&mut self) -> Option<Action> {
+        if self.is_validated() {
+            return Some(Action::Join);
         }
         // The SYN-ACK met no half-open entry: it arrived at a device that is not attached.
         self.server = Server::Connected;
-        if self.client == Client::Held {
-            self.client = Client::Unvalidated;
-            return OnMeeting::Admit;
-        }
-        OnMeeting::WaitForClient
+        self.admit()
     }
 
     /// A poll found the upstream SYN still in this host. Returns whether to give the server up as
@@ -208,15 +163,11 @@ impl Handshakes {
         }
     }
 
-    /// The upstream connection failed.
-    pub(crate) fn on_failed(&mut self, outcome: Outcome) -> OnFailure {
-        match self.client {
-            Client::Validated => OnFailure::Refuse,
-            Client::Held => OnFailure::PassOn,
-            Client::Unvalidated => {
-                self.server = Server::Failed(outcome);
-                OnFailure::Remember
-            }
+    /// The upstream connection failed. Kept for a client whose handshake is under way, which is
+    /// reset when that is done.
+    pub(crate) fn on_failed(&mut self, outcome: Outcome) {
+        if self.client == Client::Unvalidated {
+            self.server = Server::Failed(outcome);
         }
     }
 
@@ -263,30 +214,31 @@ mod tests {
     #[test]
     fn early_releases_at_validation() {
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None, "repeated");
+        assert_eq!(handshakes.on_accept(), Some(Action::LetIn(syn_ack())));
+        assert_eq!(handshakes.on_connected(), Some(Action::Join));
     }
 
     #[test]
     fn early_near_client() {
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(None));
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::LetIn(syn_ack()));
-        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+        assert_eq!(handshakes.on_accept(), None);
+        assert_eq!(
+            handshakes.on_syn_ack(syn_ack()),
+            Some(Action::LetIn(syn_ack()))
+        );
+        assert_eq!(handshakes.on_connected(), Some(Action::Join));
     }
 
     #[test]
     fn early_refused_before_validation() {
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(
-            handshakes.on_failed(Outcome::UpstreamRefused),
-            OnFailure::Remember
-        );
+        handshakes.on_failed(Outcome::UpstreamRefused);
+        assert!(handshakes.failed());
         assert_eq!(
             handshakes.on_accept(),
-            OnMeeting::Refuse(Outcome::UpstreamRefused)
+            Some(Action::Refuse(Outcome::UpstreamRefused, None))
         );
     }
 
@@ -294,61 +246,56 @@ mod tests {
     fn strict_admits_once() {
         let mut handshakes = Handshakes::held();
         assert!(handshakes.is_held());
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Admit);
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
-        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), Some(Action::Admit));
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None, "repeated");
+        assert_eq!(handshakes.on_accept(), Some(Action::LetIn(syn_ack())));
+        assert_eq!(handshakes.on_connected(), Some(Action::Join));
     }
 
     #[test]
     fn strict_answer_elsewhere() {
         let mut handshakes = Handshakes::held();
-        assert_eq!(handshakes.on_connected(), OnMeeting::Admit);
-        assert_eq!(
-            handshakes.on_connected(),
-            OnMeeting::WaitForClient,
-            "repeated"
-        );
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
-        assert_eq!(handshakes.on_accept(), OnMeeting::Join);
+        assert_eq!(handshakes.on_connected(), Some(Action::Admit));
+        assert_eq!(handshakes.on_connected(), None, "repeated");
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None);
+        assert_eq!(handshakes.on_accept(), Some(Action::Join));
     }
 
     #[test]
     fn strict_passes_a_refusal_on() {
         let mut handshakes = Handshakes::held();
-        assert_eq!(
-            handshakes.on_failed(Outcome::UpstreamRefused),
-            OnFailure::PassOn
-        );
+        handshakes.on_failed(Outcome::UpstreamRefused);
+        assert!(handshakes.is_held() && !handshakes.failed());
     }
 
     #[test]
     fn requested_before_answer() {
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_request(), OnRequest::Wait);
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Admit);
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(handshakes.on_request(), None);
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), Some(Action::Admit));
+        assert_eq!(handshakes.on_accept(), Some(Action::LetIn(syn_ack())));
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_request(), OnRequest::Wait);
-        let refused = Outcome::UpstreamRefused;
-        assert_eq!(handshakes.on_failed(refused), OnFailure::PassOn);
+        assert_eq!(handshakes.on_request(), None);
+        handshakes.on_failed(Outcome::UpstreamRefused);
+        assert!(handshakes.is_held() && !handshakes.failed());
     }
 
     #[test]
     fn failure_kept_for_request() {
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep);
-        assert_eq!(handshakes.on_request(), OnRequest::Answer);
-        assert_eq!(handshakes.on_syn_ack(syn_ack()), OnSynAck::Keep, "repeated");
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(Some(syn_ack())));
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None);
+        assert_eq!(handshakes.on_request(), Some(Action::Answer));
+        assert_eq!(handshakes.on_syn_ack(syn_ack()), None, "repeated");
+        assert_eq!(handshakes.on_accept(), Some(Action::LetIn(syn_ack())));
         let mut handshakes = Handshakes::unvalidated();
-        assert_eq!(handshakes.on_connected(), OnMeeting::WaitForClient);
-        assert_eq!(handshakes.on_request(), OnRequest::Answer);
-        assert_eq!(handshakes.on_accept(), OnMeeting::Join);
+        assert_eq!(handshakes.on_connected(), None);
+        assert_eq!(handshakes.on_request(), Some(Action::Answer));
+        assert_eq!(handshakes.on_accept(), Some(Action::Join));
         let mut handshakes = Handshakes::unvalidated();
         let refused = Outcome::UpstreamRefused;
-        assert_eq!(handshakes.on_failed(refused), OnFailure::Remember);
-        assert_eq!(handshakes.on_request(), OnRequest::Refuse(refused));
+        handshakes.on_failed(refused);
+        assert!(handshakes.failed());
+        assert_eq!(handshakes.on_request(), Some(Action::Refuse(refused, None)));
     }
 
     // promise: Q15
@@ -403,8 +350,8 @@ mod tests {
             None,
             "nothing is answered twice"
         );
-        assert_eq!(handshakes.on_accept(), OnMeeting::Wait(None));
-        assert_eq!(handshakes.on_connected(), OnMeeting::Join);
+        assert_eq!(handshakes.on_accept(), None);
+        assert_eq!(handshakes.on_connected(), Some(Action::Join));
         let mut absent = Handshakes::unvalidated();
         absent.on_syn_ack(syn_ack());
         absent.on_unvalidated_close();
@@ -414,10 +361,8 @@ mod tests {
     #[test]
     fn late_refuses_an_accepted_client() {
         let mut handshakes = Handshakes::validated();
-        assert_eq!(
-            handshakes.on_failed(Outcome::ConnectTimeout),
-            OnFailure::Refuse
-        );
+        handshakes.on_failed(Outcome::ConnectTimeout);
+        assert!(handshakes.is_validated() && !handshakes.failed());
     }
 }
 

@@ -9,6 +9,8 @@ use posthaste_wire::hop::Reply;
 use crate::chain::{NextHop, Path};
 use crate::outcome::Outcome;
 
+use super::{Action, Actions};
+
 /// The next hops left to a flow.
 #[derive(Debug, Default)]
 pub(crate) struct Hops {
@@ -163,6 +165,60 @@ pub(crate) enum Report {
     Silent(Path, Duration),
 }
 
+/// A relay over a hop, at its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joined {
+    pub(crate) via: Path,
+    pub(crate) origin: Origin,
+    /// Whether the next node has not replied yet.
+    pub(crate) is_awaited: bool,
+    /// Its reply, or what its connection's end counts as, if it did not connect the flow.
+    pub(crate) failed: Option<Reply>,
+    /// Whether that node has delivered nothing of the flow.
+    pub(crate) is_undelivered: bool,
+    /// Whether the client is gone.
+    pub(crate) is_abandoned: bool,
+}
+
+impl Joined {
+    /// The relay ended with `outcome`.
+    pub(crate) fn on_end(self, outcome: Outcome) -> Actions {
+        let Some(reply) = self.failed else {
+            return self.on_unfailed_end(outcome);
+        };
+        let mut actions = Actions::default();
+        if is_of_hop(reply) {
+            actions = actions.push(Action::HopFailed);
+        }
+        let report = Report::Replied(reply, self.via, self.origin);
+        let actions = actions.push(Action::Report(report));
+        let refused = outcome_of(reply);
+        actions.push(if self.is_abandoned {
+            Action::End(outcome)
+        } else if !self.is_undelivered {
+            // The requester must not conclude that nothing was delivered.
+            Action::End(refused)
+        } else if is_of_hop(reply) {
+            Action::Reroute {
+                repeat: reply == Reply::Failed,
+                outcome: refused,
+            }
+        } else {
+            Action::Refuse(refused, None)
+        })
+    }
+
+    fn on_unfailed_end(self, outcome: Outcome) -> Actions {
+        let report = match outcome {
+            _ if !self.is_awaited => Some(Report::Connected(self.via)),
+            // The server's reset looks the same if the reply was lost before it.
+            Outcome::UpstreamReset => Some(Report::Reset(self.via, self.origin)),
+            _ => None,
+        };
+        Actions::from(report.map(Action::Report)).push(Action::End(outcome))
+    }
+}
+
 /// The outcome of a flow that failed with `reply`.
 pub(crate) fn outcome_of(reply: Reply) -> Outcome {
     match reply {
@@ -178,6 +234,7 @@ pub(crate) fn reply_of(outcome: Outcome) -> Reply {
     match outcome {
         Outcome::UpstreamRefused | Outcome::UpstreamReset => Reply::Refused,
         Outcome::ConnectTimeout => Reply::TimedOut,
+        // Nothing is known against the server: the requester may have another node for the flow.
         Outcome::Internal | Outcome::Drained => Reply::Overloaded,
         _ => Reply::Failed,
     }
@@ -197,6 +254,8 @@ pub(crate) fn is_of_all_flows(reply: Reply) -> bool {
 }
 
 fn finds_no_next_hop(reply: Reply) -> bool {
+    // An error from the network names the router that has sent it; a node without a route has no
+    // such sender.
     matches!(reply, Reply::Unreachable(icmp) if icmp.offender.is_none())
 }
 

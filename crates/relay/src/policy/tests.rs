@@ -41,6 +41,8 @@ fn policy(matches: &[Match]) -> Policy {
         source_address: SourceAddress::Client,
         data_path: DataPath::Socket,
         bypass: false,
+        multipath: Multipath::Pass,
+        upstream_multipath: false,
         proxy_protocol: false,
         downstream: SideOptions::default(),
         upstream: SideOptions::default(),

@@ -43,6 +43,7 @@ impl Failure {
     /// The other side has acknowledged `bytes` so far.
     pub(super) fn note_acknowledged(&mut self, bytes: u64, now: Duration) {
         let before = self.acknowledged.replace(bytes);
+        // The first measurement is no progress: the bytes may have been acknowledged long before.
         if before.is_some_and(|before| bytes > before) {
             self.progress = Some(now.into());
         }

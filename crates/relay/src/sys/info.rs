@@ -10,6 +10,7 @@ use socket2::SockRef;
 
 use crate::control::Leg;
 
+use super::multipath::{MultipathInfo, is_multipath, multipath_info};
 use super::options::{OptionValue, get_option};
 
 /// From linux/tcp.h.
@@ -65,6 +66,8 @@ pub struct TcpInfo {
     pub notsent_bytes: u32,
     /// Recent rate at which the peer took data, in bytes per second.
     pub delivery_rate_bytes_per_second: u64,
+    /// Of a connection of Multipath TCP, of which the rest describes the first path.
+    pub multipath: Option<MultipathInfo>,
 }
 
 impl TcpInfo {
@@ -82,6 +85,7 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let name = String::from_utf8_lossy(&name);
     Ok(TcpInfo {
         state: state_name(info.tcpi_state),
+        // The kernel pads it to a fixed length.
         congestion: name.trim_end_matches('\0').to_owned(),
         rtt_us: info.tcpi_rtt,
         rttvar_us: info.tcpi_rttvar,
@@ -96,6 +100,7 @@ pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         received_bytes: info.tcpi_bytes_received,
         notsent_bytes: info.tcpi_notsent_bytes,
         delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
+        multipath: multipath_info(socket),
     })
 }
 
@@ -160,6 +165,10 @@ pub(crate) fn sending(socket: &impl AsFd) -> io::Result<Sending> {
 /// Whether the peer has yet to acknowledge bytes or a FIN. False for a connection that was reset or
 /// given up.
 pub(crate) fn is_unacknowledged(socket: &impl AsFd) -> bool {
+    // TCP_INFO is that of the first path, which may be gone while others go on.
+    if is_multipath(socket) {
+        return !is_gone(socket) && unacked_bytes(socket).is_ok_and(|bytes| bytes > 0);
+    }
     raw_tcp_info(socket).is_ok_and(|info| {
         let waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
         info.tcpi_state != TCP_CLOSE && waits
@@ -250,7 +259,7 @@ pub(super) fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
 }
 
 /// The name of a kernel TCP state (include/net/tcp_states.h).
-fn state_name(state: u8) -> &'static str {
+pub(super) fn state_name(state: u8) -> &'static str {
     const NAMES: [&str; 13] = [
         "UNKNOWN",
         "ESTABLISHED",

@@ -13,7 +13,7 @@ use crate::policy::SideOptions;
 /// Initial size of a send buffer, in bytes; the kernel doubles it.
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
-const SO_BUF_LOCK: i32 = 72;
+pub(super) const SO_BUF_LOCK: i32 = 72;
 
 /// Applies a rule's settings to one side of a relay, or to the listener from which such sides
 /// inherit them.
@@ -77,11 +77,14 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
     set_option(
         socket,
         libc::SOL_SOCKET,
+        // Not SO_SNDBUF, which `net.core.wmem_max` bounds.
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
-    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues.
-    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
+    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues. A socket of
+    // Multipath TCP refuses (EOPNOTSUPP), and keeps the size.
+    let _ = set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    Ok(())
 }
 
 /// With `quick` false, delays the ACK that completes a handshake until the first bytes, which most
@@ -107,6 +110,7 @@ pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()
 /// (`TCP_USER_TIMEOUT` counts from the first retransmission), or reverts that. `TCP_SYNCNT` cannot
 /// express it: the kernel adds `tcp_syn_linear_timeouts`.
 pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
+    // As short as possible: it is checked only when a retransmission is due.
     let timeout = impatient.then_some(Duration::from_millis(1));
     SockRef::from(socket).set_tcp_user_timeout(timeout)
 }
@@ -158,7 +162,18 @@ pub(super) fn get_option<T: OptionValue>(
     level: i32,
     name: i32,
 ) -> io::Result<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: any bytes are a value.
+    let zero = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
+    read_option(socket, level, name, zero)
+}
+
+/// The same for an option that reads `value` too.
+pub(super) fn read_option<T: OptionValue>(
+    socket: &impl AsFd,
+    level: i32,
+    name: i32,
+    mut value: T,
+) -> io::Result<T> {
     let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     // SAFETY: `value` lives through the call and `length` is its size.
     let result = unsafe {
@@ -166,15 +181,14 @@ pub(super) fn get_option<T: OptionValue>(
             socket.as_fd().as_raw_fd(),
             level,
             name,
-            value.as_mut_ptr().cast(),
+            (&raw mut value).cast(),
             &raw mut length,
         )
     };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was zeroed, and any bytes are a value.
-    Ok(unsafe { value.assume_init() })
+    Ok(value)
 }
 
 pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {

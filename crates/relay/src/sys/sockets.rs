@@ -29,19 +29,32 @@ pub struct SocketSettings {
 /// Any of the system calls; `EPERM` without `CAP_NET_ADMIN`, and
 /// `EAFNOSUPPORT` or `EADDRNOTAVAIL` where IPv6 is off.
 pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = tcp_socket(ipv6, settings.mark)?;
+    listen_on_loopback(ipv6, settings, Protocol::TCP)
+}
+
+pub(super) fn listen_on_loopback(
+    ipv6: bool,
+    settings: SocketSettings,
+    protocol: Protocol,
+) -> io::Result<Socket> {
+    let socket = stream_socket(ipv6, settings.mark, protocol)?;
     // No other host can connect to it, and `bpf_sk_assign` ignores the address.
     let loopback = if ipv6 {
         IpAddr::V6(Ipv6Addr::LOCALHOST)
     } else {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     };
-    // Accepted sockets inherit it: a crash of the node resets them instead of ending their streams.
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_tcp_nodelay(true)?;
+    prepare_listener(&socket)?;
     socket.bind(&SocketAddr::new(loopback, 0).into())?;
     socket.listen(settings.backlog)?;
     Ok(socket)
+}
+
+/// Sets what accepted sockets inherit.
+pub(super) fn prepare_listener(socket: &Socket) -> io::Result<()> {
+    // A crash of the node resets them instead of ending their streams.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)
 }
 
 /// Opens a listener on `address` for clients that name the destination themselves. Several may
@@ -52,7 +65,7 @@ pub fn transparent_listener(ipv6: bool, settings: SocketSettings) -> io::Result<
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = bound_listener(address, settings)?;
+    let socket = bound_listener(address, settings, Protocol::TCP)?;
     // Best effort: without it requests arrive one round trip later.
     let _ = set_option(&socket, libc::IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1);
     let _ = set_option(
@@ -71,7 +84,27 @@ pub fn explicit_listener(address: SocketAddr, settings: SocketSettings) -> io::R
 /// # Errors
 /// Any of the system calls; `EADDRINUSE`, `EADDRNOTAVAIL`.
 pub fn fixed_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = bound_listener(address, settings)?;
+    listen_on(address, settings, Protocol::TCP)
+}
+
+/// A listener on `address` for clients of Multipath TCP and of TCP, explicit or fixed. Without TCP
+/// Fast Open: once a SYN with data was accepted, a second path stalls downloads (Linux 6.18).
+///
+/// # Errors
+/// Any of the system calls; `EPROTONOSUPPORT` or `ENOPROTOOPT` where the host has no Multipath TCP.
+pub fn addressed_multipath_listener(
+    address: SocketAddr,
+    settings: SocketSettings,
+) -> io::Result<Socket> {
+    listen_on(address, settings, Protocol::MPTCP)
+}
+
+fn listen_on(
+    address: SocketAddr,
+    settings: SocketSettings,
+    protocol: Protocol,
+) -> io::Result<Socket> {
+    let socket = bound_listener(address, settings, protocol)?;
     socket.listen(settings.backlog)?;
     Ok(socket)
 }
@@ -86,17 +119,20 @@ pub fn prefer_cpu(listener: &Socket, cpu: usize) -> io::Result<()> {
     set_option(listener, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
 }
 
-fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<Socket> {
-    let socket = tcp_socket(address.is_ipv6(), settings.mark)?;
+fn bound_listener(
+    address: SocketAddr,
+    settings: SocketSettings,
+    protocol: Protocol,
+) -> io::Result<Socket> {
+    let socket = stream_socket(address.is_ipv6(), settings.mark, protocol)?;
     if address.is_ipv6() {
         // Or `[::]` would take the IPv4 addresses too, and `0.0.0.0` beside it would be in use.
         socket.set_only_v6(true)?;
     }
-    // Accepted sockets inherit it, as from the transparent listener.
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_tcp_nodelay(true)?;
+    prepare_listener(&socket)?;
     // Connections of a former process may be in TIME_WAIT at this address.
     socket.set_reuse_address(true)?;
+    // Each worker opens a listener of its own.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
@@ -104,12 +140,14 @@ fn bound_listener(address: SocketAddr, settings: SocketSettings) -> io::Result<S
 
 /// A non-blocking TCP socket with the node's mark that may use foreign addresses.
 pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    stream_socket(ipv6, mark, Protocol::TCP)
+}
+
+/// The same, of TCP or of Multipath TCP.
+pub(super) fn stream_socket(ipv6: bool, mark: u32, protocol: Protocol) -> io::Result<Socket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    let socket = Socket::new(
-        domain,
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )?;
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(domain, kind, Some(protocol))?;
     if ipv6 {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)?;
     } else {
@@ -117,14 +155,25 @@ pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     }
     socket.set_mark(mark)?;
     // Urgent bytes stay in line; otherwise the relay would lose them. Accepted sockets inherit it.
-    socket.set_out_of_band_inline(true)?;
+    // Multipath TCP has none (RFC 8684 section 3.3.4), and the kernel refuses the option.
+    if protocol == Protocol::TCP {
+        socket.set_out_of_band_inline(true)?;
+    }
     Ok(socket)
 }
 
 /// A socket for an upstream connection: a crash of the node resets it instead of ending its stream,
 /// and it may share an address with another connection.
 pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
-    let socket = tcp_socket(ipv6, mark)?;
+    prepare_upstream(tcp_socket(ipv6, mark)?)
+}
+
+/// The same of Multipath TCP, which becomes TCP where the server does not answer with it.
+pub(crate) fn multipath_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    prepare_upstream(stream_socket(ipv6, mark, Protocol::MPTCP)?)
+}
+
+fn prepare_upstream(socket: Socket) -> io::Result<Socket> {
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)?;
@@ -195,6 +244,7 @@ pub(crate) fn local_address_toward(destination: SocketAddr) -> io::Result<IpAddr
         IpAddr::V6(Ipv6Addr::UNSPECIFIED)
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    // For a datagram socket this only looks the route up.
     socket.connect(destination)?;
     Ok(socket.local_addr()?.ip())
 }

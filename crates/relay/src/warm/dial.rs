@@ -130,12 +130,7 @@ impl Dial {
             sys::upstream_socket(peer.address.is_ipv6(), mark).map_err(DialError::Socket)?;
         // Best effort: the connection works without these settings.
         let _ = sys::apply(&socket, &peer.socket);
-        match socket.connect(&peer.address.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
-                return Err(DialError::Connect(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        sys::connect(&socket, peer.address).map_err(DialError::Connect)?;
         let dialing = Dialing::new(key, peer.key_id, me, peer.id, nonce);
         Ok(Self {
             socket: socket.into(),

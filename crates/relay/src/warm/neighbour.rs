@@ -77,6 +77,7 @@ impl Neighbour {
     pub(super) fn on_dial_failed(&mut self, key: Option<u64>, error: DialError, now: Duration) {
         self.totals.failed += 1;
         self.pool.on_dial_failed(key, error.failure(), now);
+        // Kept after a success: `peers` shows why the last dial failed.
         self.failure = Some(error);
     }
 

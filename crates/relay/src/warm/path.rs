@@ -131,6 +131,7 @@ impl Path {
     }
 
     fn known(&self, now: Duration) -> f64 {
+        // Other traffic comes and goes: an older estimate is worth less.
         let worth = |estimate: &Estimate| {
             let age = now.saturating_sub(estimate.at);
             if age >= AGE_MAX {
@@ -164,6 +165,8 @@ impl Shown {
         let enough = info.acked_bytes >= SEGMENTS_MIN * u64::from(whole(segment));
         let bound = f64::from(info.cwnd_segments) * segment / round.as_secs_f64();
         (enough && delivered > 0.0).then(|| Self {
+            // Acknowledgements that arrive at once make the kernel's rate too high; a window in
+            // each round trip bounds it.
             rate: delivered.min(bound),
             bound,
             round,

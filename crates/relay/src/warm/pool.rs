@@ -231,9 +231,13 @@ impl Pool {
     /// An idle hop has ended, or a taken one turned out to be closed.
     pub(super) fn on_lost(&mut self, hop: u64, end: End, now: Duration) {
         let since = self.remove(hop);
+        // Otherwise a peer that accepts hops and drops them at once would be dialed without a
+        // pause.
         if since.is_some_and(|since| now < since + SETTLED) {
             self.backoff.on_failure(now);
             self.lose(Health::Refusing);
+        // A FIN is the peer's decision about one hop. A reset may come from a host that has
+        // restarted.
         } else if end == End::Broken {
             self.check_all();
         }

@@ -23,6 +23,7 @@ pub(super) enum Look {
 
 /// Checks without waiting, and consumes nothing.
 pub(super) fn look(socket: &OwnedFd) -> Look {
+    // Peeked: a pong stays in the socket for the reader of the reply, which skips it.
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     match retry(|| recv(socket.as_raw_fd(), &mut [0], flags)) {
         Ok(0) => Look::Closed,

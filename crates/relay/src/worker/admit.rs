@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a SYN to two open connections: carries out the steps of [`Opening`]. What the client's
-//! completed handshake changes is in `accept.rs`.
+//! The client's side of an opening flow: its SYN, its completed handshake, its half-open state.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
-
-use posthaste_wire::hop::Reply;
+use std::time::Duration;
 
 use crate::accept_mode::AcceptMode;
+use crate::control::Denial;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
-use crate::opening::{Action, Arrival, Blame, Limits, Opening};
-use crate::relay::Ready;
+use crate::opening::{Action, Arrival, Limits, Opening};
 use crate::side::{Side, Sides};
 use crate::sys;
 
-use super::Worker;
-use super::entry::{DeferredOptions, Entry, LocalRule, Pending, State, Timers};
-use super::hop::{self, Hop, Kept, Wanted};
+use super::entry::{DeferredOptions, Entry, Pending, State, Timers};
+use super::listeners::Purpose;
 use super::opening::OPEN;
-use super::preface::icmp_of;
+use super::rules::LocalRule;
+use super::{ACCEPTS_MAX, Worker};
 
 /// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
 /// is always among them.
 const EVENTS_MAX: usize = 1024;
+
+/// Bound on the remembered prefixes; the set is cleared when it is full.
+const KNOWN_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
     /// Takes the events of the redirection.
@@ -45,6 +47,7 @@ impl<I: Intercept> Worker<I> {
                 }
                 EventKind::SynOption => self.on_syn_option(&event),
                 EventKind::Unauthorized => self.on_unauthorized(&event),
+                EventKind::Join => self.on_join(&event.flow, event.frame),
             }
         }
         self.events_wait = true;
@@ -64,6 +67,8 @@ impl<I: Intercept> Worker<I> {
             .for_event(event.generation, event.rule, &event.flow);
         // A draining worker begins no flows.
         let full = self.full() || self.begins_nothing();
+        // From here on the program forwards SYNs without an event, so a flood costs this worker
+        // nothing.
         if full {
             self.set_draining(true);
         }
@@ -99,12 +104,7 @@ impl<I: Intercept> Worker<I> {
 
     fn begin(&mut self, event: Event, rule: Rc<LocalRule>, held: bool) {
         let accept = rule.rule.accept.at_syn(held);
-        let begun = if accept.holds_syn() {
-            &self.counters.strict
-        } else {
-            &self.counters.early
-        };
-        begun.add(1);
+        self.counters.flows(accept).add(1);
         let mut opening = self.open(accept, Arrival::Plain, &rule);
         opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
         opening.half_opens.client = Some((event.flow, event.half_open));
@@ -147,6 +147,7 @@ impl<I: Intercept> Worker<I> {
         self.counters.half_open.sub(1);
         if let Some(count) = self.half_open.get_mut(&prefix) {
             *count -= 1;
+            // Otherwise a flood could fill the table with prefixes that have no flow.
             if *count == 0 {
                 self.half_open.remove(&prefix);
             }
@@ -210,94 +211,6 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Opens a connection to the server. A local failure is handled as the server's.
-    pub(super) fn open_direct(&mut self, key: u64) {
-        let (keep, translated) = self.source(key);
-        let path = self.path(key);
-        let Some(entry) = self.entries.live(key) else {
-            return;
-        };
-        let requested = entry.is_requested();
-        let rule = Rc::clone(&entry.rule);
-        let State::Opening(pending) = &entry.state else {
-            return;
-        };
-        let wanted = Wanted {
-            flow: entry.flow,
-            hop_limit: pending.opening.hops.hop_limit,
-            rule: &rule.rule,
-            mark: self.socket_mark,
-            mss: self.client_mss(entry),
-            strict: requested || entry.accept.holds_syn(),
-            requested: requested || entry.fixed,
-            path,
-            translated,
-            is_validated: entry.fixed,
-        };
-        let result = Hop::prepare(&wanted, keep);
-        let mut result = result.and_then(|hop| self.connect(key, hop));
-        if result.as_ref().is_err_and(hop::is_taken) {
-            // A TIME_WAIT socket may hold the tuple, which only connect() detects.
-            let keep = keep.max(Kept::Address);
-            result = Hop::prepare(&wanted, keep).and_then(|hop| self.connect(key, hop));
-        }
-        if let Err(error) = result {
-            self.on_upstream_failed(key, &error, Blame::Us);
-        }
-    }
-
-    fn connect(&mut self, key: u64, hop: Hop) -> io::Result<()> {
-        match hop.kept {
-            Kept::AddressAndPort => {}
-            Kept::Address => self.counters.port_fallbacks.add(1),
-            Kept::Nothing => self.counters.address_fallbacks.add(1),
-        }
-        // Before the SYN leaves: without an entry its SYN-ACK would complete the handshake.
-        if let Err(error) = self.reserve_other_tuple(key, hop.flow) {
-            return self.put_off(key, error);
-        }
-        let socket = hop.connect()?;
-        self.watch_upstream(key, &socket)?;
-        if let Some(entry) = self.entries.live_mut(key) {
-            entry.sockets[Side::Upstream] = Some(socket);
-            entry.deferred[Side::Upstream] = DeferredOptions::ALL;
-        }
-        Ok(())
-    }
-
-    /// The server's SYN-ACK may arrive for another tuple than the client's: that tuple needs its
-    /// own half-open entry while the client is unvalidated.
-    fn reserve_other_tuple(&mut self, key: u64, flow: Flow) -> io::Result<()> {
-        let Some(pending) = self.entries.live_mut(key).and_then(Entry::pending) else {
-            return Ok(());
-        };
-        if !pending.opening.needs_half_open(&flow) {
-            return Ok(());
-        }
-        let half_open = self.intercept.reserve_half_open(&flow)?;
-        if let Some((former, half_open)) = pending
-            .opening
-            .half_opens
-            .upstream
-            .replace((flow, half_open))
-        {
-            self.intercept.release_if_unchanged(&former, half_open);
-            self.opening.remove(&former);
-        }
-        self.opening.insert(flow, key);
-        Ok(())
-    }
-
-    /// The budget has no room for a second half-open entry.
-    fn put_off(&mut self, key: u64, error: io::Error) -> io::Result<()> {
-        let pending = self.pending(key);
-        if !pending.is_some_and(|pending| pending.opening.put_off()) {
-            return Err(error);
-        }
-        self.counters.over_budget.add(1);
-        Ok(())
-    }
-
     fn on_syn_ack(&mut self, flow: &Flow, frame: Frame, half_open: HalfOpen) {
         let now = self.now;
         let key = self.opening.get(flow).copied();
@@ -321,64 +234,185 @@ impl<I: Intercept> Worker<I> {
         self.inject(frame.completed(), Direction::In);
     }
 
-    /// The upstream socket became writable or failed.
-    pub(super) fn on_upstream_answer(&mut self, key: u64, ready: Ready) {
-        let now = self.now;
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        let Some(socket) = &entry.sockets[Side::Upstream] else {
-            return;
-        };
-        if ready.failed
-            && let Some(error) = hop::connect_error(socket)
-        {
-            let timed_out = error.raw_os_error() == Some(libc::ETIMEDOUT);
-            let pending = entry.pending();
-            if timed_out && pending.is_some_and(|pending| pending.opening.is_closed_by_restraint())
-            {
-                return self.drive(key, |opening, _| opening.withdraw());
+    /// Accepts completed handshakes from a listener: those of all flows whose SYNs arrived in this
+    /// turn, since a server's answer must be held if it arrives before its client is accepted.
+    pub(super) fn accept(&mut self, number: usize) {
+        let mut taken = 0;
+        while taken < ACCEPTS_MAX.max(self.to_connect.len()) {
+            taken += 1;
+            let Some((listener, purpose, multipath)) = self.listeners.get(number) else {
+                return;
+            };
+            match sys::accept(listener) {
+                Ok((socket, client, server)) => {
+                    // A command sent before a flow began must apply to that flow.
+                    self.carry_out();
+                    let token = multipath.then(|| self.token_of(&socket)).flatten();
+                    match purpose {
+                        Purpose::Requests(_) => self.receive_request(client, socket, None),
+                        Purpose::Fixed(destination) => {
+                            self.serve(Flow::new(client, destination), socket);
+                        }
+                        Purpose::Transit => {
+                            let server = self.intercept.original(client).unwrap_or(server);
+                            self.on_accept(Flow::new(client, server), socket, true);
+                        }
+                        Purpose::Multipath => {
+                            self.on_accept_multipath(Flow::new(client, server), socket, token);
+                        }
+                    }
+                }
+                Err(error) => return self.on_accept_error(&error),
             }
-            return self.on_upstream_failed(key, &error, Blame::Them);
+            // The event of the SYN that belongs to this accept may have arrived since.
+            self.take_events();
         }
-        let strict = entry.accept.holds_syn() || entry.is_requested();
-        let flow = entry.flow;
-        let Some(pending) = entry.pending() else {
-            return;
-        };
-        let connect = pending.opening.since_connect(now).into();
-        entry.timers.connect = connect;
-        if entry.timers.answer.get().is_none() {
-            entry.timers.answer = connect;
-        }
-        if let Some(tally) = self.counters.rules.at(entry.rule.tally) {
-            tally.on_connected(entry.age(now));
-        }
-        if strict {
-            if let Some(socket) = &entry.sockets[Side::Upstream] {
-                // A queued ICMP error would end an open connection that survives it.
-                let _ = sys::keep_icmp_errors(socket, !flow.is_ipv4(), false);
-            }
-            self.intercept.clear_failure(&flow);
-        }
-        self.drive_when(key, ready, Opening::on_connected);
     }
 
-    /// The upstream connection failed, or could not be made.
-    pub(super) fn on_upstream_failed(&mut self, key: u64, error: &io::Error, blame: Blame) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        // The error queue is gone with the socket, which is dropped at the end.
-        let upstream = entry.sockets[Side::Upstream].take();
-        let icmp = upstream.as_ref().and_then(sys::take_icmp_error);
-        if let (None, Some(preface)) = (icmp, &mut entry.preface) {
-            let neighbour = blame == Blame::Them;
-            let no_route = hop::no_route(error, !entry.flow.is_ipv4(), neighbour);
-            preface.failed = no_route.map(Reply::Unreachable);
+    fn on_accept_error(&mut self, error: &io::Error) {
+        // Any other error is the end of the queue, or concerns one connection: epoll reports what
+        // is left in the queue again.
+        let out_of_files = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+        if error
+            .raw_os_error()
+            .is_some_and(|code| out_of_files.contains(&code))
+        {
+            self.starve();
         }
-        let (icmp, outcome) = (icmp.map(icmp_of), hop::connect_outcome(error));
-        self.drive(key, |opening, _| opening.on_failed(outcome, icmp, blame));
+    }
+
+    /// The client of a flow in transit has completed its handshake. `inherits` is whether the
+    /// socket has the settings of the listeners. Returns the key of the flow, if there is one now.
+    pub(super) fn on_accept(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
+        // A connection to the listener's own address: there is no server to relay to.
+        if flow.server().ip().is_loopback() {
+            return None;
+        }
+        let Some(key) = self.opening.get(&flow).copied() else {
+            if self.listeners.are_requested_at(flow.server()) {
+                self.receive_request(flow.client(), socket, None);
+                return None;
+            }
+            return self.begin_late(flow, socket, inherits);
+        };
+        if self
+            .entries
+            .get(key)
+            .is_some_and(Entry::is_requested_in_syn)
+        {
+            self.serve_syn_option(key, &flow, socket);
+            return None;
+        }
+        let now = self.now;
+        let pending = self.pending(key);
+        if pending.is_none_or(|pending| pending.syn.is_none()) {
+            // The tuple belongs to the upstream side of another flow, which has no client here.
+            return None;
+        }
+        let entry = self.entries.live_mut(key)?;
+        if !(entry.rule.inherited && inherits) {
+            // Best effort: the connection works without these settings.
+            let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
+            entry.deferred[Side::Downstream] = DeferredOptions::ALL;
+        }
+        entry.timers.accept = entry.age(now).into();
+        entry.sockets[Side::Downstream] = Some(socket);
+        self.on_validation(key);
+        Some(key)
+    }
+
+    /// The client has completed its handshake.
+    pub(super) fn on_validation(&mut self, key: u64) {
+        self.lift_restraint(key);
+        self.drive(key, |opening, _| opening.on_validated());
+    }
+
+    /// The client is validated: removes its half-open state.
+    pub(super) fn validate(&mut self, key: u64) {
+        self.release_opening(key);
+        if let Some(flow) = self.entries.live(key).map(|entry| entry.flow) {
+            self.remember(&flow);
+        }
+    }
+
+    /// A client of this flow's prefix has completed a handshake: reports the prefix as validated.
+    pub(super) fn remember(&mut self, flow: &Flow) {
+        if self.known.len() == KNOWN_MAX {
+            self.known.clear();
+        }
+        // Only the first time: the report is a system call.
+        if self.known.insert(client_prefix(flow)) {
+            self.intercept.validate_prefix(flow);
+        }
+    }
+
+    /// Begins a flow in late mode: only its accepted client is known.
+    fn begin_late(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
+        let rule = self.rules.for_flow(&flow)?;
+        // Not `full`: the reserve is for such flows, which were redirected before the worker
+        // stopped accepting.
+        if self.entries.len() >= self.rules.relays_max() {
+            self.set_draining(true);
+            return None;
+        }
+        self.counters.flows(AcceptMode::LATE).add(1);
+        self.remember(&flow);
+        if rule.rule.accept.connects_at_syn() {
+            self.missing_syn_event.insert(flow);
+        }
+        // No program has captured the SYN of a flow in late mode, but the kernel has kept its TTL.
+        let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
+        let hop_limit = hop_limit.map(one_less);
+        let key = self.insert_validated(flow, rule, (socket, inherits), hop_limit);
+        if self.full() {
+            self.set_draining(true);
+        }
+        self.carry_out_all(key, Action::Begin.into(), OPEN);
+        Some(key)
+    }
+
+    /// Begins the flow of a client of a listener with a fixed destination, or refuses it: dropping its
+    /// socket resets it.
+    fn serve(&mut self, flow: Flow, socket: OwnedFd) {
+        self.counters.fixed_connections.add(1);
+        let Some(rule) = self.rules.for_request(&flow) else {
+            return self.note_denial(flow.client(), Some(flow), None, Denial::Rule);
+        };
+        if self.full() || self.begins_nothing() {
+            return self.note_denial(flow.client(), Some(flow), None, Denial::Overload);
+        }
+        let key = self.insert_validated(flow, rule, (socket, true), None);
+        if let Some(entry) = self.entries.live_mut(key) {
+            entry.fixed = true;
+        }
+        self.carry_out_all(key, Action::Begin.into(), OPEN);
+    }
+
+    /// Adds a flow whose client is validated: its socket, and whether that has the settings of the
+    /// listeners. Returns its key.
+    fn insert_validated(
+        &mut self,
+        flow: Flow,
+        rule: Rc<LocalRule>,
+        (socket, inherits): (OwnedFd, bool),
+        hop_limit: Option<u8>,
+    ) -> u64 {
+        let deferred = if rule.inherited && inherits {
+            DeferredOptions::default()
+        } else {
+            // Best effort: the connection works without these settings.
+            let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);
+            DeferredOptions::ALL
+        };
+        let mut opening = self.open(AcceptMode::LATE, Arrival::Plain, &rule);
+        opening.hops.hop_limit = hop_limit;
+        let key = self.insert(flow, rule, AcceptMode::LATE, opening);
+        if let Some(entry) = self.entries.live_mut(key) {
+            entry.sockets[Side::Downstream] = Some(socket);
+            entry.deferred[Side::Downstream] = deferred;
+            entry.timers.accept = Duration::ZERO.into();
+        }
+        key
     }
 
     /// Injects a frame at its device. If it is lost, its sender retransmits.

@@ -66,6 +66,8 @@ impl<I: Intercept> Worker<I> {
         let is_over = watch.had_sent;
         watch.had_sent = has_sent;
         watch.look_at = (!is_over && age < LOOK_MAX).then_some(now + SILENT_AFTER);
+        // It had sent something at the check before: the server had the time between the two for an
+        // answer.
         if is_over {
             self.count_unanswered(key);
         }

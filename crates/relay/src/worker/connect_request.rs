@@ -29,11 +29,12 @@ use crate::sys;
 
 use super::Worker;
 use super::admit::client_prefix;
-use super::entry::{LocalRule, State};
+use super::entry::State;
 use super::opening::OPEN;
 use super::pending_request::{Keys, PendingRequest, RequestKind};
 use super::places::PLACES;
 use super::preface::{OPTIONS, Preface, ReadError, Requester, read_message};
+use super::rules::LocalRule;
 
 /// Hops of peers that wait for a flow, at one worker.
 const HOPS_MAX: usize = 8192;
@@ -184,6 +185,7 @@ impl<I: Intercept> Worker<I> {
     fn count_source(&mut self, key: u64, from: SocketAddr) {
         let source = client_prefix(&Flow::new(from, from));
         let access = &self.rules.policy.access;
+        // So that unauthorized senders do not take the places of clients and peers.
         let is_known = access.admits(from.ip()) || self.paces.is_of_peer(from.ip());
         if let Some(oldest) = self.places.in_the_way(source, is_known)
             && let Some(gone) = self.dismiss(oldest)
@@ -246,6 +248,7 @@ impl<I: Intercept> Worker<I> {
         if let (Some(peer), false) = (pending_request.peer(), was_hop) {
             self.welcome(key, peer);
             self.uncount_source(key);
+            // Idle hops have no places, so only the total bounds them.
             if self.pending_requests.len() >= HOPS_MAX + PLACES {
                 self.dismiss(key);
                 return self.deny(from, None, Denial::Overload);
@@ -381,6 +384,7 @@ impl<I: Intercept> Worker<I> {
                 return self.refuse(key, Some(flow), request.requester(), why);
             }
         };
+        // Before the budgets: such a flow counts against them since its SYN.
         if let Some(syn_option) = self.requested_in_syn(key, &request) {
             return self.adopt(key, syn_option, &request, onward);
         }
@@ -398,12 +402,14 @@ impl<I: Intercept> Worker<I> {
         } else {
             AcceptMode::STRICT
         };
+        // A connection of a peer has got the settings of hops from `welcome`.
         if request.peer.is_none() && !rule.inherited {
             // Best effort: the connection works without these settings.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
         let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
         let mut opening = self.open(accept, arrival, &rule).with_hops(onward);
+        // The packets of the request have the TTL of this hop; the guard has that of the flow.
         opening.hops.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
         if !validated {
             opening.half_opens.counted = Some(self.count_half_open(&flow));
@@ -548,6 +554,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn let_go(&mut self, pending_request: PendingRequest, why: &[u8]) {
+        // `part` adds it again, as a request with a new key.
         let _ = self.epoll.delete(&pending_request.socket);
         self.part(pending_request.socket, pending_request.from, why);
     }
@@ -622,6 +629,7 @@ impl<I: Intercept> Worker<I> {
         let now = self.now;
         let draining = self.drain_until.is_some();
         let over = self.pending_requests.iter().filter(|(_, pending_request)| {
+            // An idle hop to a draining node could only carry a flow that is refused.
             pending_request.until <= now || draining && pending_request.is_hop()
         });
         for key in over.map(|(key, _)| key).collect::<Vec<_>>() {

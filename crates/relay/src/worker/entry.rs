@@ -12,31 +12,19 @@ use crate::accept_mode::AcceptMode;
 use crate::compact_instant::{CompactInstant, Micros};
 use crate::flow::Flow;
 use crate::frame::Frame;
-use crate::intercept::Path;
+use crate::intercept::ObservedPath;
 use crate::opening::{Arrival, Opening};
 use crate::pipes::Pipe;
-use crate::policy::Rule;
-use crate::relay::{Bounds, Relay};
+use crate::relay::Relay;
 use crate::side::{Side, Sides};
 use crate::sys;
 
 use super::preface::{Preface, Requester};
 use super::replay::Kept;
+use super::rules::LocalRule;
 
 /// The age at which a relay gets the settings that short ones never need.
 const OLD: Duration = Duration::from_secs(1);
-
-/// A rule with values derived from it.
-#[derive(Debug)]
-pub(super) struct LocalRule {
-    pub(super) rule: Rule,
-    pub(super) name: std::sync::Arc<str>,
-    /// The slot of its counters, see [`Tallies`](crate::tally::Tallies).
-    pub(super) tally: usize,
-    pub(super) bounds: Bounds,
-    /// Whether the listener already has the rule's downstream options.
-    pub(super) inherited: bool,
-}
 
 /// Durations of the phases, for the flow's log line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,7 +116,7 @@ pub(super) struct Pending {
     /// Reads the message that the client of another node is validated.
     pub(super) validation: ValidationReader,
     /// The path that the observed flow took.
-    pub(super) path: Option<Path>,
+    pub(super) path: Option<ObservedPath>,
 }
 
 impl From<Opening> for Pending {
@@ -202,9 +190,7 @@ impl Entry {
     /// Whether it crosses this host between its client and its server, without a request to this
     /// node.
     pub(super) fn is_in_transit(&self) -> bool {
-        let preface = self.preface.as_ref();
-        let elsewhere = preface.is_some_and(|preface| preface.requested || preface.by.is_some());
-        !(self.fixed || elsewhere || self.is_hopping() || self.is_requested_in_syn())
+        !(self.fixed || self.is_requested() || self.is_hopping())
     }
 
     /// Whether a SYN option announced it, and its request has not arrived.
@@ -276,11 +262,6 @@ impl Entry {
     pub(super) fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.started())
     }
-}
-
-/// Milliseconds, saturating at 49 days.
-pub(super) fn millis(time: Duration) -> u32 {
-    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

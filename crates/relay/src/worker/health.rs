@@ -134,6 +134,7 @@ impl Standing<'_> {
         // A node that answers pings again is back before the time is over.
         let is_back = match failure {
             Failure::Peer(peer) => self.has_spoken(peer, until.saturating_sub(DOWN_FOR)),
+            // A ping reaches the next node only, and shows no more than that it runs.
             Failure::Path(_) | Failure::Clock(_) => false,
         };
         until

@@ -14,20 +14,24 @@ use crate::sys;
 pub(super) enum Purpose {
     /// Redirected clients, which address a server.
     Transit,
+    /// The same, of Multipath TCP.
+    Multipath,
     /// Clients that name the destination themselves, at this address.
     Requests(SocketAddr),
     /// Clients for this fixed destination.
     Fixed(SocketAddr),
 }
 
-/// All listeners, by number. A listener that a successor takes over is closed here.
+/// All listeners, by number, and the numbers of those that accept Multipath TCP. A listener that a successor takes over is closed here.
 #[derive(Debug)]
-pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>);
+pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>, Vec<usize>);
 
 impl Listeners {
-    /// Transparent listeners, explicit ones, and those with a fixed destination.
+    /// Transparent listeners, those for Multipath TCP, explicit ones, and those with a fixed
+    /// destination.
     pub(super) fn new(
         transparent: Vec<Socket>,
+        multipath: Vec<Socket>,
         explicit: Vec<Socket>,
         fixed: Vec<(Socket, SocketAddr)>,
     ) -> io::Result<Self> {
@@ -35,6 +39,8 @@ impl Listeners {
         let mut all: Vec<_> = transparent
             .map(|socket| (Some(socket), Purpose::Transit))
             .collect();
+        let multipath = multipath.into_iter();
+        all.extend(multipath.map(|socket| (Some(socket), Purpose::Multipath)));
         for socket in explicit {
             let address = socket.local_addr()?.as_socket();
             let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -42,12 +48,33 @@ impl Listeners {
         }
         let fixed = fixed.into_iter();
         all.extend(fixed.map(|(socket, destination)| (Some(socket), Purpose::Fixed(destination))));
-        Ok(Self(all))
+        let accept_multipath = |(number, (socket, _)): (usize, &(Option<Socket>, Purpose))| {
+            socket
+                .as_ref()
+                .is_some_and(sys::is_multipath)
+                .then_some(number)
+        };
+        let multipath = all.iter().enumerate().filter_map(accept_multipath);
+        let multipath = multipath.collect();
+        Ok(Self(all, multipath))
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<(&Socket, Purpose)> {
+    /// A listener, its purpose, and whether its clients may use Multipath TCP.
+    pub(super) fn get(&self, number: usize) -> Option<(&Socket, Purpose, bool)> {
         let (socket, purpose) = self.0.get(number)?;
-        Some((socket.as_ref()?, *purpose))
+        let socket = socket.as_ref()?;
+        Some((socket, *purpose, self.1.contains(&number)))
+    }
+
+    /// The ports for clients of Multipath TCP, each with whether it is for IPv6.
+    pub(super) fn multipath(&self) -> Vec<(bool, u16)> {
+        let all = self.0.iter();
+        let sockets = all.filter(|(_, purpose)| matches!(purpose, Purpose::Multipath));
+        let addresses = sockets.filter_map(|(socket, _)| {
+            let address = socket.as_ref()?.local_addr().ok()?.as_socket()?;
+            Some((address.is_ipv6(), address.port()))
+        });
+        addresses.collect()
     }
 
     /// The open listeners, with their numbers.
@@ -60,7 +87,7 @@ impl Listeners {
     pub(super) fn shared(&self) -> io::Result<Vec<Shared>> {
         let each = self.0.iter().filter_map(|(socket, purpose)| {
             let fixed = match purpose {
-                Purpose::Transit => return None,
+                Purpose::Transit | Purpose::Multipath => return None,
                 Purpose::Requests(_) => false,
                 Purpose::Fixed(_) => true,
             };
@@ -80,7 +107,8 @@ impl Listeners {
     /// Removes the listeners that have an address of their own.
     pub(super) fn take_shared(&mut self) -> Vec<Socket> {
         let all = self.0.iter_mut();
-        let shared = all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit));
+        let shared =
+            all.filter(|(_, purpose)| !matches!(purpose, Purpose::Transit | Purpose::Multipath));
         shared.filter_map(|(socket, _)| socket.take()).collect()
     }
 
@@ -90,6 +118,7 @@ impl Listeners {
             let Purpose::Requests(listener) = purpose else {
                 return false;
             };
+            // A wildcard listener takes only connections to addresses of this host.
             let everywhere = listener.ip().is_unspecified() && sys::is_own_address(address.ip());
             listener.port() == address.port() && (listener.ip() == address.ip() || everywhere)
         })

@@ -7,26 +7,24 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use posthaste_wire::auth::{AuthTag, Nonce};
 use posthaste_wire::convert::{Connect, Request};
-use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard};
+use posthaste_wire::header::{ChainHeader, Endpoint};
 use posthaste_wire::hop::Reply;
 use posthaste_wire::segments::SegmentList;
 use socket2::Socket;
 
-use crate::chain::{NextHop, Path, Peer};
+use crate::chain::{Path, Peer};
 use crate::flow::Flow;
-use crate::frame::Frame;
 use crate::intercept::Intercept;
-use crate::opening::{Hops, Opening, Report, Sent, Try};
+use crate::opening::{Opening, Report, Sent, Try};
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
-use super::entry::{Entry, State};
-use super::health::Standing;
-use super::hop;
+use super::entry::State;
 use super::preface::{Expecting, ReadError, read_message, send};
 use super::syn_option::note_syn_option;
+use super::upstream::connect_error;
 
 /// A hop over which a flow was requested.
 struct Opened {
@@ -38,75 +36,16 @@ struct Opened {
 }
 
 impl<I: Intercept> Worker<I> {
-    /// Selects the next hops of a flow that begins here.
-    pub(super) fn select_next_hops(&self, entry: &Entry) -> Hops {
-        let hop_limit = match &entry.state {
-            State::Opening(pending) => pending.opening.hops.hop_limit,
-            State::Open(_) => None,
-        };
-        let chains = self.rules.chains();
-        let me = chains.me.filter(|_| !chains.is_client);
-        let guard = me.and_then(|me| match hop_limit {
-            Some(hops) => LoopGuard::with_ttl(me, hops),
-            None => Some(LoopGuard::new(me)),
-        });
-        // A plain connection of a peer's is the end of a chain, and a flow whose TTL leaves no
-        // guard may be in a loop of such.
-        let ends = chains.is_peer(entry.flow.client().ip()) || me.is_some() && guard.is_none();
-        let next_hops = if ends {
-            vec![NextHop::Direct]
-        } else {
-            chains.next_hops(&entry.flow, entry.rule.rule.transfer_bytes)
-        };
-        Hops::new(next_hops, guard)
-    }
-
-    /// Opens the upstream side by the best next hop that is left.
-    pub(super) fn try_next(&mut self, key: u64) {
-        let standing = Standing {
-            health: &self.health,
-            warm: self.warm.as_ref(),
-            chains: self.rules.chains(),
-            black_holes: &self.black_holes,
-            now: self.now,
-        };
-        let pending = self.entries.live_mut(key).and_then(Entry::pending);
-        let Some(pending) = pending else {
-            return;
-        };
-        let is_up = |next_hop: &NextHop| standing.is_up(next_hop);
-        let Some(order) = pending.opening.next_hop(is_up, self.now) else {
-            return self.drive(key, |opening, _| opening.on_exhausted());
-        };
-        self.try_out(&order.hop);
-        let NextHop::Hop(via) = order.hop else {
-            return self.open_direct(key);
-        };
-        match self.open_hop(key, via, order) {
-            Ok(sent) => self.drive(key, |opening, now| {
-                opening.on_hop_opened(via, order, sent, now)
-            }),
-            Err(report) => self.drive(key, |opening, _| opening.on_hop_unopened(report)),
-        }
-    }
-
-    /// The client's MSS, where it is known: that of a request is between nodes.
-    pub(super) fn client_mss(&self, entry: &Entry) -> Option<u16> {
-        let State::Opening(pending) = &entry.state else {
-            return None;
-        };
-        let client = entry.sockets[Side::Downstream].as_ref();
-        pending.syn.as_ref().and_then(Frame::mss).or_else(|| {
-            let client = client.filter(|_| !entry.is_requested());
-            client.and_then(sys::segment_bytes)
-        })
-    }
-
     /// Opens a hop to a node, and requests the flow over it.
     ///
     /// # Errors
     /// It could not be opened; the report is about the node, if that is to blame.
-    fn open_hop(&mut self, key: u64, via: Path, order: Try) -> Result<Sent, Option<Report>> {
+    pub(super) fn open_hop(
+        &mut self,
+        key: u64,
+        via: Path,
+        order: Try,
+    ) -> Result<Sent, Option<Report>> {
         // The peer may have left the configuration since the next hops were selected.
         let peer = self.rules.chains().peer(via.peer).ok_or(None)?;
         let entry = self.entries.live(key).ok_or(None)?;
@@ -155,6 +94,7 @@ impl<I: Intercept> Worker<I> {
                 self.counters.hops_warm.add(1);
                 return Some(Opened {
                     socket: hop.socket,
+                    // It may have gathered part of a pong, whose rest precedes the reply.
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
                     sent: Sent::Warm,
@@ -177,6 +117,7 @@ impl<I: Intercept> Worker<I> {
         let mut request = request_of(connect, peer, self.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
         let socket = hop_socket(peer, self.socket_mark)?;
+        // Best effort: without the option the flow is requested by the first bytes.
         let has_option = option.filter(|_| syn_option).is_some_and(|option| {
             let ipv6 = peer.address.is_ipv6();
             let set = hop_limit.map_or(Ok(()), |hops| sys::set_hop_limit(&socket, ipv6, hops));
@@ -241,7 +182,8 @@ impl<I: Intercept> Worker<I> {
         entry.timers.connect = pending.opening.since_connect(now).into();
         let request = std::mem::take(&mut pending.request);
         let socket = entry.sockets[Side::Upstream].as_ref().ok_or_else(gone)?;
-        hop::connect_error(socket).map_or(Ok(()), Err)?;
+        // Writable may also mean failed.
+        connect_error(socket).map_or(Ok(()), Err)?;
         send(socket, &request)
     }
 

@@ -5,22 +5,27 @@
 use std::io;
 use std::time::Duration;
 
+use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::{Icmp, VALIDATED};
+use posthaste_wire::proxy_v2;
 
+use crate::chain::NextHop;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept};
 use crate::opening::silence::{self, first_look};
-use crate::opening::{Action, Actions, Blame, HalfOpens, Opening};
+use crate::opening::{Action, Actions, Blame, HalfOpens, Hops, Opening};
 use crate::outcome::Outcome;
-use crate::relay::Ready;
-use crate::side::Side;
+use crate::relay::{Ready, Relay};
+use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
-use super::Worker;
-use super::entry::{Entry, Pending};
-use super::hop;
-use super::preface::{reply_of_icmp, send};
+use super::entry::{Entry, Pending, State};
+use super::health::Standing;
+use super::preface::{reply_of_icmp, send, send_before_bytes};
+use super::replay::{Fallback, Held, Kept};
 use super::reroute::seen_of;
+use super::upstream::connect_error;
+use super::{Worker, interest_of};
 
 /// A connection that is known to be open, and nothing more.
 pub(super) const OPEN: Ready = Ready {
@@ -76,6 +81,75 @@ impl Entry {
             preface.failed = Some(reply);
         }
     }
+
+    /// Whether the next node has yet to reply.
+    fn awaits_reply(&self) -> bool {
+        let preface = self.preface.as_deref();
+        preface.is_some_and(|preface| preface.expecting.is_some())
+    }
+
+    /// Begins the relay of an opening flow, and keeps what the flow needs to take another route.
+    /// Returns whether it had a relay before.
+    fn open_relay(&mut self, held: &Held, now: Duration) -> bool {
+        let Some(pending) = self.pending() else {
+            return false;
+        };
+        let kept = pending.kept.take();
+        let hops = std::mem::take(&mut pending.opening.hops);
+        let is_again = kept.is_some();
+        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
+        self.state = State::Open(Relay::with_first(now, first.into()));
+        if let Some(preface) = &mut self.preface
+            && preface.expecting.is_some()
+        {
+            let fallback = Fallback {
+                hops,
+                kept: kept.unwrap_or_else(|| Kept::new(held)),
+            };
+            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
+        }
+        is_again
+    }
+
+    /// Records whether the client had sent bytes before the relay was open. If none of them carried
+    /// the ACK of the upstream handshake, it is sent now: the server may be the one to send first.
+    fn after_first_turn(&mut self) {
+        let State::Open(relay) = &self.state else {
+            return;
+        };
+        self.prompt = relay.moved_from(Side::Downstream) > 0;
+        if let (false, Some(upstream)) = (self.prompt, &self.sockets[Side::Upstream]) {
+            // Best effort: the kernel sends it after a delay.
+            let _ = sys::set_quick_ack(upstream, true);
+        }
+    }
+
+    /// Replies to the requester, if there is one, that the server has answered.
+    ///
+    /// # Errors
+    /// As [`send_before_bytes`].
+    pub(super) fn answer(&mut self) -> io::Result<()> {
+        let Sides([Some(downstream), upstream]) = &self.sockets else {
+            return Ok(());
+        };
+        match &mut self.preface {
+            Some(preface) => preface.answer(downstream, upstream.as_ref()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what each end must receive before the bytes of the other.
+    fn send_prefaces(&mut self) -> io::Result<()> {
+        // Over a chain the last node sends it: the server must read it first, and once.
+        if !self.is_hopping() {
+            send_proxy_header(self)?;
+        }
+        // The next node's reply decides the answer, and is passed on when it arrives.
+        if self.awaits_reply() {
+            return Ok(());
+        }
+        self.answer()
+    }
 }
 
 impl<I: Intercept> Worker<I> {
@@ -109,6 +183,7 @@ impl<I: Intercept> Worker<I> {
 
     /// Carries out actions in their order, until the flow has ended.
     pub(super) fn carry_out_all(&mut self, key: u64, actions: Actions, ready: Ready) {
+        // An action may end the flow, or drive it on: so it is looked up anew for each.
         for action in actions {
             let Some(entry) = self.entries.get_mut(key) else {
                 return;
@@ -248,10 +323,12 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let flow = entry.flow;
+        // A failure of this host shows nothing about the server.
         if entry.accept.becomes_strict() && blame == Blame::Them {
             let period = self.rules.policy.strict_after_failure;
             self.intercept.record_failure(&flow, period);
         }
+        // A refusal is an answer: packets pass in both directions.
         if entry.is_observed() && outcome != Outcome::UpstreamRefused {
             self.intercept.record_no_answer(&flow);
         }
@@ -271,7 +348,7 @@ impl<I: Intercept> Worker<I> {
         };
         let released = sys::set_impatient(socket, false);
         // The kernel may have given the connection up between its last retransmission and now.
-        let over = hop::connect_error(socket).or_else(|| released.err());
+        let over = connect_error(socket).or_else(|| released.err());
         if over.is_some_and(|error| error.raw_os_error() == Some(libc::ETIMEDOUT)) {
             self.drive(key, |opening, _| opening.withdraw());
         }
@@ -377,4 +454,102 @@ impl<I: Intercept> Worker<I> {
             self.uncount(prefix);
         }
     }
+
+    /// Selects the next hops of a flow that begins here.
+    pub(super) fn select_next_hops(&self, entry: &Entry) -> Hops {
+        let chains = self.rules.chains();
+        let me = chains.me.filter(|_| !chains.is_client);
+        let guard = me.and_then(|me| match entry.hop_limit() {
+            Some(hops) => LoopGuard::with_ttl(me, hops),
+            None => Some(LoopGuard::new(me)),
+        });
+        // A plain connection of a peer's is the end of a chain, and a flow whose TTL leaves no
+        // guard may be in a loop of such.
+        let ends = chains.is_peer(entry.flow.client().ip()) || me.is_some() && guard.is_none();
+        let next_hops = if ends {
+            vec![NextHop::Direct]
+        } else {
+            chains.next_hops(&entry.flow, entry.rule.rule.transfer_bytes)
+        };
+        Hops::new(next_hops, guard)
+    }
+
+    /// Opens the upstream side by the best next hop that is left.
+    pub(super) fn try_next(&mut self, key: u64) {
+        let standing = Standing {
+            health: &self.health,
+            warm: self.warm.as_ref(),
+            chains: self.rules.chains(),
+            black_holes: &self.black_holes,
+            now: self.now,
+        };
+        let pending = self.entries.live_mut(key).and_then(Entry::pending);
+        let Some(pending) = pending else {
+            return;
+        };
+        let is_up = |next_hop: &NextHop| standing.is_up(next_hop);
+        let Some(order) = pending.opening.next_hop(is_up, self.now) else {
+            return self.drive(key, |opening, _| opening.on_exhausted());
+        };
+        self.try_out(&order.hop);
+        let NextHop::Hop(via) = order.hop else {
+            return self.open_direct(key);
+        };
+        match self.open_hop(key, via, order) {
+            Ok(sent) => self.drive(key, |opening, now| {
+                opening.on_hop_opened(via, order, sent, now)
+            }),
+            Err(report) => self.drive(key, |opening, _| opening.on_hop_unopened(report)),
+        }
+    }
+
+    /// Joins two open connections into a relay. `upstream` is the known readiness of the upstream
+    /// socket. The downstream socket reports its own when it is first watched, but is tried at
+    /// once, since most clients have sent bytes by now.
+    pub(super) fn join(&mut self, key: u64, upstream: Ready) {
+        // Before the first byte: the whole initial window may leave in the first turn.
+        self.begin_pace(key);
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        if entry.send_prefaces().is_err() {
+            return self.end(key, Outcome::Internal);
+        }
+        let is_again = entry.open_relay(&self.held, self.now);
+        entry.watch_for_silence(self.now);
+        // Watched since its request, or while it was joined with another hop.
+        let is_watched = entry.is_requested() || is_again;
+        let interest = interest_of(key, Side::Downstream);
+        let watched = match &entry.sockets[Side::Downstream] {
+            Some(socket) => is_watched || self.epoll.add(socket, interest).is_ok(),
+            None => false,
+        };
+        if !watched {
+            return self.end(key, Outcome::Internal);
+        }
+        let ready = Ready {
+            // Otherwise earlier events may have been consumed.
+            edge_triggered: !is_watched,
+            ..OPEN
+        };
+        self.advance_with(
+            key,
+            &[(Side::Upstream, upstream), (Side::Downstream, ready)],
+        );
+        // It may have ended in its first turn.
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.after_first_turn();
+        }
+    }
+}
+
+/// Sends the server the PROXY protocol header before any byte of the client.
+fn send_proxy_header(entry: &Entry) -> io::Result<()> {
+    let upstream = entry.sockets[Side::Upstream].as_ref();
+    let Some(upstream) = upstream.filter(|_| entry.rule.rule.proxy_protocol) else {
+        return Ok(());
+    };
+    let mut header = Vec::new();
+    proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
+    send_before_bytes(upstream, &header)
 }

@@ -16,7 +16,6 @@ use crate::warm::{self, path::FREE_BYTES};
 
 use super::Worker;
 use super::entry::{Entry, State};
-use super::preface::Preface;
 
 /// Bound on the remembered source addresses of peers.
 const CALLERS_MAX: usize = 1024;
@@ -58,7 +57,8 @@ impl<I: Intercept> Worker<I> {
         let (Some(preface), Some(warm)) = (&mut entry.preface, &mut self.warm) else {
             return;
         };
-        for (side, id) in hops_of(preface) {
+        for side in Side::BOTH {
+            let id = preface.peer(side);
             let peer = id.and_then(|id| self.rules.chains().peer(id));
             if let (Some(peer), Some(socket)) = (peer, &entry.sockets[side]) {
                 let is_new = is_new && side == Side::Upstream;
@@ -124,8 +124,10 @@ impl<I: Intercept> Worker<I> {
         let (Some(preface), Some(warm)) = (&entry.preface, &mut self.warm) else {
             return;
         };
-        for (side, peer) in hops_of(preface) {
-            let peer = peer.and_then(|peer| self.rules.chains().peer(peer));
+        for side in Side::BOTH {
+            let peer = preface
+                .peer(side)
+                .and_then(|peer| self.rules.chains().peer(peer));
             let info = entry.sockets[side].as_ref().map(sys::tcp_info);
             if let (Some(peer), Some(Ok(info))) = (peer, info) {
                 warm.learn(peer, &info, self.now);
@@ -170,6 +172,7 @@ impl<I: Intercept> Worker<I> {
             self.intercept.set_initial_cwnd(*ip, None);
         }
         for (ip, start) in &wanted {
+            // Every tick comes here, and each setting is a system call.
             if self.paces.sent.get(ip) != Some(start) {
                 self.intercept.set_initial_cwnd(*ip, Some(*start));
             }
@@ -189,12 +192,4 @@ impl<I: Intercept> Worker<I> {
             self.intercept.set_initial_cwnd(*ip, None);
         }
     }
-}
-
-/// The peers to which the two sides are hops.
-fn hops_of(preface: &Preface) -> [(Side, Option<NodeId>); 2] {
-    [
-        (Side::Downstream, preface.by),
-        (Side::Upstream, preface.via.map(|via| via.peer)),
-    ]
 }

@@ -153,6 +153,7 @@ impl PendingRequest {
                 Stage::Unvalidated(_) if sys::is_handshaking(&self.socket) => {
                     return RequestKind::Wait;
                 }
+                // The handshake is complete: the request counts from now on.
                 Stage::Unvalidated(head) => return RequestKind::Request(head.clone()),
                 Stage::Hello(accepting) => challenge(&self.socket, accepting, keys),
                 Stage::Response(challenged) => {
@@ -161,6 +162,7 @@ impl PendingRequest {
                     session.map(|session| Stage::Hop(Box::new(Acceptor::new(session))))
                 }
                 Stage::Hop(acceptor) => {
+                    // Any bytes show that the dialer lives, even part of a message.
                     self.until = now + HOP_SILENT;
                     return wait_for_flow(&self.socket, acceptor);
                 }
@@ -248,6 +250,7 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
                 return RequestKind::Open(acceptor.session().peer, Box::new(connect));
             }
             FromDialer::Ping(token) if send(socket, &pong(token)).is_ok() => {}
+            // Either a pong that cannot be sent, or a message for a flow that does not exist.
             FromDialer::Ping(_) | FromDialer::Validated => {
                 return RequestKind::Close { wrong: false };
             }

@@ -69,6 +69,8 @@ impl Places {
         self.unauthorized.remove(&number);
         if let Some(places) = self.sources.get_mut(&source) {
             places.remove(&number);
+            // So that the table is bounded by the places, and not by the sources that a flood
+            // invents.
             if places.is_empty() {
                 self.sources.remove(&source);
             }

@@ -136,6 +136,8 @@ pub(super) struct Preface {
     pub(super) waits_since: Option<Duration>,
     /// How the flow goes on without that node.
     pub(super) fallback: Option<Box<Fallback>>,
+    /// The client's bytes wait in its socket: the flow may keep no more until the next node replies.
+    pub(super) is_paused: bool,
     /// When to report to the requester that this node is working on it.
     pub(super) progress_due: Option<Duration>,
     /// Why the next node did not connect.
@@ -153,6 +155,17 @@ pub(super) struct Preface {
 }
 
 impl Preface {
+    /// Whether the client's bytes are to wait from now on.
+    pub(super) fn pause(&mut self) -> bool {
+        self.is_paused = self.fallback.as_deref().is_some_and(Fallback::is_full);
+        self.is_paused
+    }
+
+    /// Whether the client's bytes have waited and need not any longer.
+    pub(super) fn resume(&mut self) -> bool {
+        std::mem::take(&mut self.is_paused) && !self.pause()
+    }
+
     /// Reads the reply from `upstream`, and passes it on to the requester. Afterwards
     /// what comes are the flow's bytes.
     pub(super) fn receive(&mut self, upstream: &OwnedFd, downstream: &OwnedFd) -> io::Result<()> {
@@ -167,6 +180,7 @@ impl Preface {
         if let Ok(reply) = &reply {
             self.on_reply(*reply);
         }
+        // A reset leaves open whether the node has delivered bytes of the flow before it.
         self.undelivered = matches!(reply, Ok(_) | Err(ReadError::Gone));
         self.failed = match reply {
             Ok(Reply::Connected) => None,
@@ -179,6 +193,7 @@ impl Preface {
         if self.failed.is_some() {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
+        // From here on the server gets the bytes, and another route would repeat them.
         (self.expecting, self.fallback) = (None, None);
         self.answer(downstream, None)
     }
@@ -202,6 +217,14 @@ impl Preface {
     /// Whether another node has requested or announced the flow, and so may have another next hop for it.
     pub(super) fn is_for_peer(&self) -> bool {
         self.by.is_some() || self.requested_in_syn.is_some()
+    }
+
+    /// The peer to which a side is a hop.
+    pub(super) fn peer(&self, side: Side) -> Option<NodeId> {
+        match side {
+            Side::Downstream => self.by,
+            Side::Upstream => self.via.map(|via| via.peer),
+        }
     }
 
     /// How it arrived at this node.

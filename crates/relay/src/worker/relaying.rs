@@ -1,135 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From two open connections to the end of a relay: carries out the steps of [`Relay`].
+//! An open relay up to its end: carries out the steps of [`Relay`](crate::relay::Relay).
 
-use std::io;
 use std::time::Duration;
-
-use posthaste_wire::proxy_v2;
 
 use crate::intercept::Intercept;
 use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
-use crate::relay::{Progress, Ready, Relay};
-use crate::side::{Side, Sides};
+use crate::relay::{Progress, Ready};
+use crate::side::Side;
 use crate::sys::{self, IcmpError};
 
+use super::Worker;
 use super::entry::{Entry, State};
 use super::opening::OPEN;
-use super::preface::{reply_of_icmp, send_before_bytes};
-use super::replay::{Fallback, Held, Kept};
+use super::preface::{Preface, reply_of_icmp};
 use super::socket_io::SocketIo;
 use super::syn_option::note_syn_option;
-use super::{Worker, interest_of};
-
-impl Entry {
-    /// Whether the next node has yet to reply.
-    fn awaits_reply(&self) -> bool {
-        let preface = self.preface.as_deref();
-        preface.is_some_and(|preface| preface.expecting.is_some())
-    }
-
-    /// Begins the relay of an opening flow, and keeps what the flow needs to take another route.
-    /// Returns whether it had a relay before.
-    fn open_relay(&mut self, held: &Held, now: Duration) -> bool {
-        let Some(pending) = self.pending() else {
-            return false;
-        };
-        let kept = pending.kept.take();
-        let hops = std::mem::take(&mut pending.opening.hops);
-        let is_again = kept.is_some();
-        let first = kept.as_ref().and_then(Kept::bytes).unwrap_or_default();
-        self.state = State::Open(Relay::with_first(now, first.into()));
-        if let Some(preface) = &mut self.preface
-            && preface.expecting.is_some()
-        {
-            let fallback = Fallback {
-                hops,
-                kept: kept.unwrap_or_else(|| Kept::new(held)),
-            };
-            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
-        }
-        is_again
-    }
-
-    /// Records whether the client had sent bytes before the relay was open. If none of them carried
-    /// the ACK of the upstream handshake, it is sent now: the server may be the one to send first.
-    fn after_first_turn(&mut self) {
-        let State::Open(relay) = &self.state else {
-            return;
-        };
-        self.prompt = relay.moved_from(Side::Downstream) > 0;
-        if let (false, Some(upstream)) = (self.prompt, &self.sockets[Side::Upstream]) {
-            // Best effort: the kernel sends it after a delay.
-            let _ = sys::set_quick_ack(upstream, true);
-        }
-    }
-
-    /// Replies to the requester, if there is one, that the server has answered.
-    ///
-    /// # Errors
-    /// As [`send_before_bytes`].
-    pub(super) fn answer(&mut self) -> io::Result<()> {
-        let Sides([Some(downstream), upstream]) = &self.sockets else {
-            return Ok(());
-        };
-        match &mut self.preface {
-            Some(preface) => preface.answer(downstream, upstream.as_ref()),
-            None => Ok(()),
-        }
-    }
-
-    /// Sends what each end must receive before the bytes of the other.
-    fn send_prefaces(&mut self) -> io::Result<()> {
-        if !self.is_hopping() {
-            send_proxy_header(self)?;
-        }
-        // The next node's reply decides the answer, and is passed on when it arrives.
-        if self.awaits_reply() {
-            return Ok(());
-        }
-        self.answer()
-    }
-}
 
 impl<I: Intercept> Worker<I> {
-    /// Joins two open connections into a relay. `upstream` is the known readiness of the upstream
-    /// socket. The downstream socket reports its own when it is first watched, but is tried at
-    /// once, since most clients have sent bytes by now.
-    pub(super) fn join(&mut self, key: u64, upstream: Ready) {
-        self.begin_pace(key);
-        let Some(entry) = self.entries.live_mut(key) else {
-            return;
-        };
-        if entry.send_prefaces().is_err() {
-            return self.end(key, Outcome::Internal);
-        }
-        let is_again = entry.open_relay(&self.held, self.now);
-        entry.watch_for_silence(self.now);
-        // Watched since its request, or while it was joined with another hop.
-        let is_watched = entry.is_requested() || is_again;
-        let interest = interest_of(key, Side::Downstream);
-        let watched = match &entry.sockets[Side::Downstream] {
-            Some(socket) => is_watched || self.epoll.add(socket, interest).is_ok(),
-            None => false,
-        };
-        if !watched {
-            return self.end(key, Outcome::Internal);
-        }
-        let ready = Ready {
-            // Otherwise earlier events may have been consumed.
-            edge_triggered: !is_watched,
-            ..OPEN
-        };
-        self.advance_with(
-            key,
-            &[(Side::Upstream, upstream), (Side::Downstream, ready)],
-        );
-        // It may have ended in its first turn.
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.after_first_turn();
-        }
-    }
-
     /// Gives a relay its turn, with new readiness of its sides.
     pub(super) fn advance_with(&mut self, key: u64, ready: &[(Side, Ready)]) {
         let Some(entry) = self.entries.live_mut(key) else {
@@ -152,7 +40,18 @@ impl<I: Intercept> Worker<I> {
             buffers: &mut self.buffers,
             short: None,
         };
-        let verdict = relay.advance(&mut socket_io, self.now);
+        let mut progress = relay.advance(&mut socket_io, self.now);
+        if entry.preface.as_deref_mut().is_some_and(Preface::resume) {
+            // No event reports the bytes that waited in the client's socket.
+            let waiting = Ready {
+                readable: true,
+                ..Ready::default()
+            };
+            relay.note(Side::Downstream, waiting);
+            if progress == Progress::Blocked {
+                progress = Progress::Again;
+            }
+        }
         self.counters
             .bytes_up
             .add(relay.moved_from(Side::Downstream) - up);
@@ -172,13 +71,13 @@ impl<I: Intercept> Worker<I> {
             .entries
             .get(key)
             .is_some_and(|entry| entry.preface.is_some());
-        if is_hop && !matches!(verdict, Progress::Done(_)) {
+        if is_hop && !matches!(progress, Progress::Done(_)) {
             self.share_pace(key);
         }
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        match verdict {
+        match progress {
             Progress::Blocked => {}
             Progress::Again | Progress::Linger if entry.queued => {}
             Progress::Again => {
@@ -252,6 +151,7 @@ impl<I: Intercept> Worker<I> {
             let icmp = error.map(reply_of_icmp);
             let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
+            // `part` adds it again, as a request.
             let _ = self.epoll.delete(&socket);
             self.end(key, outcome);
             return self.part(socket, from, &requester.answer(reply, None));
@@ -295,12 +195,14 @@ impl<I: Intercept> Worker<I> {
         let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
+        self.multipath.forget(key, self.now, &mut self.intercept);
         if let Some(preface) = entry.preface.as_deref_mut() {
             note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
         }
         self.learn(&entry);
         let closed = self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
+        // Nearly always empty: the check saves a hash of the flow at each end.
         if !self.missing_syn_event.is_empty() {
             self.missing_syn_event.remove(&entry.flow);
         }
@@ -323,15 +225,4 @@ impl<I: Intercept> Worker<I> {
             }
         }
     }
-}
-
-/// Sends the server the PROXY protocol header before any byte of the client.
-fn send_proxy_header(entry: &Entry) -> io::Result<()> {
-    let upstream = entry.sockets[Side::Upstream].as_ref();
-    let Some(upstream) = upstream.filter(|_| entry.rule.rule.proxy_protocol) else {
-        return Ok(());
-    };
-    let mut header = Vec::new();
-    proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-    send_before_bytes(upstream, &header)
 }

@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use crate::opening::Hops;
 
-/// Bytes kept per flow: more than most requests have. A flow that sends more before the next node
-/// has replied takes no other route.
-const REPLAY_MAX: usize = 64 << 10;
+use super::socket_io::SCRATCH_BYTES;
+
+/// Bytes kept per flow. A client that sends more waits until the next node has replied.
+const REPLAY_MAX: usize = 256 << 10;
 /// Bound on the bytes kept of all flows of a worker.
 const REPLAY_OF_ALL_MAX: usize = 16 << 20;
 
@@ -28,6 +29,13 @@ impl Fallback {
     /// that the client has sent.
     pub(super) fn can_go_on(&self, repeat: bool) -> bool {
         self.hops.lead_on(repeat) && self.kept.bytes().is_some()
+    }
+
+    /// Whether a read of the client's bytes could return more than the flow may keep. A smaller
+    /// read would look like an empty socket, so the client waits for the next node's reply.
+    pub(super) fn is_full(&self) -> bool {
+        let kept = self.kept.bytes().map_or(0, <[u8]>::len);
+        kept + SCRATCH_BYTES > REPLAY_MAX
     }
 }
 
@@ -102,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn going_on_needs_way_and_bytes() {
+    fn going_on_needs_hop_and_bytes() {
         let held = Held::default();
         let fallback = |next| Fallback {
             hops: Hops::new(next, None),
@@ -113,6 +121,26 @@ mod tests {
         assert!(fallback.can_go_on(false));
         fallback.kept.give_up();
         assert!(!fallback.can_go_on(true));
+    }
+
+    // promise: K19
+    #[test]
+    fn full_before_next_read() {
+        let held = Held::default();
+        let mut fallback = Fallback {
+            hops: Hops::new(vec![NextHop::Direct], None),
+            kept: Kept::new(&held),
+        };
+        for _ in 0..REPLAY_MAX / SCRATCH_BYTES {
+            assert!(!fallback.is_full());
+            fallback.kept.push(&[0; SCRATCH_BYTES]);
+        }
+        assert!(fallback.is_full() && fallback.can_go_on(false));
+        fallback.kept.give_up();
+        assert!(
+            !fallback.is_full(),
+            "a flow that keeps nothing waits for nothing"
+        );
     }
 
     // promise: K15

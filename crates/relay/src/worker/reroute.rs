@@ -58,6 +58,8 @@ impl<I: Intercept> Worker<I> {
             deferred,
             &entry.sockets[Side::Downstream],
         ) {
+            // Once: the report only shows that this node works, and the next node's reply decides
+            // the rest.
             preface.progress_due = None;
             // If this fails its connection is gone, which the relay will detect.
             let _ = send(socket, &WORKING);
@@ -129,6 +131,7 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
                 .as_deref()
                 .is_some_and(|fallback| fallback.can_go_on(false)),
         ),
+        // Only the request was written: no byte of the flow can be delivered.
         State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
     };
     // The flow's bytes are the last ones written.

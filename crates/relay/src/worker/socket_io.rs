@@ -18,7 +18,7 @@ use super::preface::Preface;
 use super::replay::Fallback;
 
 /// Bytes per read when copying.
-const SCRATCH_BYTES: usize = 64 << 10;
+pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 
 /// Buffers shared by all relays of a worker.
 #[derive(Debug)]
@@ -98,8 +98,12 @@ impl Io for SocketIo<'_> {
     const READ_BYTES: usize = SCRATCH_BYTES;
 
     fn read(&mut self, side: Side) -> io::Result<usize> {
-        if side == Side::Upstream {
-            self.receive()?;
+        match side {
+            Side::Upstream => self.receive()?,
+            Side::Downstream if self.preface.as_mut().is_some_and(|preface| preface.pause()) => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Side::Downstream => {}
         }
         let fd = self.fd(side).as_raw_fd();
         let read = retry(|| recv(fd, &mut self.buffers.scratch, MsgFlags::empty()))?;
@@ -112,6 +116,7 @@ impl Io for SocketIo<'_> {
     }
 
     fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
+        // Then the FIN leaves in the same segment as the last bytes.
         let more = if more { libc::MSG_MORE } else { 0 };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
         self.write_to(side, |socket_io| {
@@ -142,9 +147,11 @@ impl Io for SocketIo<'_> {
 
     fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
         if side == Side::Downstream
-            && let Some(fallback) = fallback_of(&mut self.preface)
+            && fallback_of(&mut self.preface)
+                .is_some_and(|fallback| fallback.kept.bytes().is_some())
         {
-            fallback.kept.give_up();
+            // Spliced bytes do not pass through user space and cannot be kept: the relay reads them.
+            return Ok(0);
         }
         let bytes = sys::splice(self.fd(side), &pipe.write, PIPE_BYTES)?;
         self.buffers.spliced_bytes += bytes as u64;

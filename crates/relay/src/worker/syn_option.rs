@@ -122,6 +122,7 @@ impl<I: Intercept> Worker<I> {
     /// The handshake of a hop is complete whose SYN had an option: the request will follow.
     pub(super) fn serve_syn_option(&mut self, key: u64, hop: &Flow, socket: OwnedFd) {
         self.opening.remove(hop);
+        // The handshake has shown that the source is not spoofed, whatever the request will be.
         self.remember(hop);
         let pending = self.pending(key);
         let own = pending.and_then(|pending| pending.opening.half_opens.client.take());
@@ -201,6 +202,7 @@ impl<I: Intercept> Worker<I> {
 
     /// The option for the SYN of a hop to a peer, if there is to be one.
     pub(super) fn syn_option_for(&self, peer: &Peer, header: &ChainHeader) -> Option<Vec<u8>> {
+        // Nodes look for the option in IPv4 SYNs only.
         let takes_it = peer.encapsulation == Encapsulation::SynOption && peer.address.is_ipv4();
         if !takes_it || self.syn_options.paused_for(peer.id, self.now).is_some() {
             return None;

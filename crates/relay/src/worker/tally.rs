@@ -69,5 +69,6 @@ fn has_sent_late(entry: &Entry) -> bool {
 /// How long the handshake with the client took, where known.
 fn client_of(entry: &Entry) -> Option<u32> {
     let client = entry.timers.accept.get();
+    // In late mode the flow begins at its accept, after that handshake.
     client.filter(|_| entry.accept.connects_at_syn())
 }

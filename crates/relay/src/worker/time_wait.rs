@@ -34,6 +34,7 @@ impl<I: Intercept> Worker<I> {
             // The socket has an address of this host.
             Side::Downstream if entry.is_requested() || entry.fixed => None,
             Side::Downstream => closed_downstream(entry),
+            // A hop has an address of this host, too.
             Side::Upstream if entry.is_hopping() => None,
             Side::Upstream => closed_upstream(entry, socket),
         });

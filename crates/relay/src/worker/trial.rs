@@ -11,11 +11,10 @@
 use std::time::Duration;
 
 use crate::flow::Flow;
-use crate::intercept::{Intercept, Path, Source};
+use crate::intercept::Intercept;
 use crate::outcome::Outcome;
 
 use super::Worker;
-use super::hop::Kept;
 
 /// Failed trials in a row after which this host counts as blocking relays.
 const FAILED_MAX: u32 = 3;
@@ -39,38 +38,6 @@ impl<I: Intercept> Worker<I> {
         }
         let observed = self.intercept.observed(&flow);
         observed.map_or(PATIENCE, |observed| observed.server_rtt * 3 + PATIENCE)
-    }
-
-    /// How much of its client's address an upstream connection may keep, and the address that
-    /// replaces it.
-    pub(super) fn source(&mut self, key: u64) -> (Kept, Option<std::net::IpAddr>) {
-        let Some(entry) = self.entries.live_mut(key) else {
-            return (Kept::AddressAndPort, None);
-        };
-        if !entry.is_observed() {
-            return (Kept::AddressAndPort, None);
-        }
-        let flow = entry.flow;
-        let trial = entry
-            .pending()
-            .is_some_and(|pending| pending.opening.is_trial);
-        match self.intercept.source(&flow, trial) {
-            Source::Client => (Kept::AddressAndPort, None),
-            Source::ClientAddress => (Kept::Address, None),
-            Source::Translated(ip) => (Kept::Nothing, Some(ip)),
-        }
-    }
-
-    /// The path that an upstream connection must take, if it was observed.
-    pub(super) fn path(&mut self, key: u64) -> Option<Path> {
-        let entry = self
-            .entries
-            .get_mut(key)
-            .filter(|entry| entry.is_observed())?;
-        let flow = entry.flow;
-        let seen = entry.pending().and_then(|pending| pending.path);
-        // In late mode the redirection reports no SYN.
-        seen.or_else(|| self.intercept.observed(&flow)?.path)
     }
 
     /// The time in which this host had to answer the client of a trial is over: reports whether it

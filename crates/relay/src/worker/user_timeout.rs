@@ -40,6 +40,7 @@ impl<I: Intercept> Worker<I> {
         let Some(shortest) = shortest.filter(|_| entry.is_open()) else {
             return false;
         };
+        // Spread by key, so that not all relays are queried in the same sweep.
         (key + self.sweeps).is_multiple_of((shortest.as_secs() / PARTS).max(1))
     }
 
@@ -54,6 +55,7 @@ impl<I: Intercept> Worker<I> {
                 continue;
             };
             let wanted = sys::sending(socket).is_ok_and(|sending| counts(&sending, timeout));
+            // Nearly always unchanged, which saves the system call.
             if wanted != entry.timed[side] {
                 // Best effort: without it the kernel's own limits apply.
                 let _ = sys::set_user_timeout(socket, wanted.then_some(timeout));
@@ -67,10 +69,7 @@ impl<I: Intercept> Worker<I> {
     /// The timeout of a side: of its rule, or of the peer at the other end of its hop.
     fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
         let preface = entry.preface.as_deref();
-        let peer = preface.and_then(|preface| match side {
-            Side::Downstream => preface.by,
-            Side::Upstream => preface.via.map(|via| via.peer),
-        });
+        let peer = preface.and_then(|preface| preface.peer(side));
         let chains = self.rules.chains();
         let options = match peer.and_then(|id| chains.find_peer(id)) {
             Some(peer) => &peer.socket,

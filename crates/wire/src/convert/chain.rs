@@ -67,6 +67,7 @@ impl Chain {
         let segments = self.segments.numbers();
         value.extend(segments.into_iter().flat_map(u16::to_be_bytes));
         value.extend(self.guard.map_or([0; 2], |guard| guard.origin.to_bytes()));
+        // The second byte is reserved: receivers refuse another value.
         value.extend([self.guard.map_or(0, |guard| guard.hop_limit), 0]);
         value.extend(self.source.map_or(0, Endpoint::port).to_be_bytes());
         value.extend(self.source.map_or([0; 16], Endpoint::mapped_ip));

@@ -51,6 +51,7 @@ impl Head {
                     head.mac_at = tlv.at + chain::MAC_AT;
                 }
             }
+            // After the last TLV: ours may come before the Connect TLV that it belongs to.
             head.adopt(chain)?;
             Ok(head)
         })
@@ -220,6 +221,7 @@ impl From<NoTlv<'_>> for Refusal {
 impl From<BadHeader> for Refusal {
     fn from(header: BadHeader) -> Self {
         let (problem, answer) = match header {
+            // Who speaks another protocol would not understand an answer.
             BadHeader::NotConvert => (Problem::NotConvert, None),
             BadHeader::NoLength => (Problem::NoLength, None),
             BadHeader::Version(version) => {

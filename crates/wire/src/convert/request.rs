@@ -65,6 +65,7 @@ impl Connect {
             options.extend_from_slice(value);
         }
         let port = destination.port().to_be_bytes();
+        // The zeros that fill up the last word end the options: kind 0 is the end of a list.
         to.tlv(tlv::CONNECT, &[&port, &destination.mapped_ip(), &options])
     }
 
@@ -130,6 +131,7 @@ impl Request {
             connect.write(&mut message)?;
             let claim = auth.map(claim_of);
             if let Some(chain) = Chain::of(connect, claim) {
+                // Before the TLV is written, since it begins at the present end.
                 mac_at = claim.map(|_| message.len() + chain::MAC_AT);
                 message.tlv(chain::KIND, &[&chain.value()])?;
             }

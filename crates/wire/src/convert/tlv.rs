@@ -32,6 +32,7 @@ pub(super) fn body(bytes: &[u8]) -> Result<Progress<&[u8]>, BadHeader> {
     if magic != MAGIC {
         return Err(BadHeader::NotConvert);
     }
+    // The fixed header is a word itself, so no message is shorter (§6.1).
     if words == 0 {
         return Err(BadHeader::NoLength);
     }
@@ -102,6 +103,7 @@ impl<'a> Iterator for Tlvs<'a> {
             return None;
         }
         let found = self.tlv();
+        // Behind a broken TLV it is not known where the next one begins.
         let length = found.map_or(self.rest.len(), |tlv| tlv.whole.len());
         let (at, rest) = (self.at, self.rest);
         self.rest = rest.get(length..).unwrap_or_default();
@@ -132,6 +134,7 @@ pub(super) struct Writer(Vec<u8>);
 impl Writer {
     pub(super) fn new() -> Self {
         let [high, low] = MAGIC.to_be_bytes();
+        // `finish` writes the length, which is not known yet.
         Self(vec![VERSION, 0, high, low])
     }
 

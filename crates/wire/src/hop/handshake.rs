@@ -80,6 +80,7 @@ impl Dialing {
             return Err(HandshakeError::WrongCode);
         }
         Ok(Dialed {
+            // Over the nonces of both ends: a recorded code is of no use on another connection.
             response: self.key.mac(&[BY_DIALER, &self.hello, challenge]),
             session: Session {
                 me: self.me,
@@ -139,6 +140,7 @@ impl Accepting {
     ) -> Result<Challenged, HandshakeError> {
         let mut bytes = Bytes::new(&hello[MAGIC.len()..]);
         let peer = node(&mut bytes)?;
+        // The nonce counts as a part of `hello`, which the codes cover.
         let (_nonce, key_id) = (bytes.array::<16>(), bytes.u32().unwrap_or(0));
         // An attacker could otherwise return this node's own hello to it on a second connection,
         // and have it compute the code that the first one needs.
@@ -190,6 +192,7 @@ impl Challenged {
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<Session>, HandshakeError> {
         let response = self.gather.feed(input, exactly::<MAC_BYTES, _>)?;
         response.try_map(|code| {
+            // Another first block than the acceptor's: its own code cannot be returned to it.
             let parts: [&[u8]; 3] = [BY_DIALER, &self.hello, &self.challenge];
             let is_right = self.key.matches(&parts, &code);
             is_right
@@ -203,10 +206,12 @@ impl Challenged {
 /// another way is refused by its first bytes: an unauthorized sender may be waiting for an
 /// answer and send no more.
 pub(super) fn message<const N: usize>(bytes: &[u8]) -> Result<Progress<[u8; N]>, HandshakeError> {
+    // Compared as it arrives: a client of another protocol may send less than a message.
     let there = bytes.len().min(NAME_BYTES);
     if bytes[..there] != MAGIC[..there] {
         return Err(HandshakeError::NotAHop);
     }
+    // After the name: in another protocol this byte is no version.
     match bytes.get(NAME_BYTES) {
         Some(&version) if version != MAGIC[NAME_BYTES] => Err(HandshakeError::Version(version)),
         _ if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) => {

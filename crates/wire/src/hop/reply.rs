@@ -73,6 +73,7 @@ impl Reply {
             Self::Connected => return None,
             Self::Refused => ConvertError::ConnectionReset,
             Self::Unreachable(icmp) => ConvertError::DestinationUnreachable(icmp.code),
+            // RFC 8803 has no error about clocks.
             Self::Denied | Self::Clock => ConvertError::NotAuthorized,
             Self::Overloaded => ConvertError::ResourceExceeded(0),
             Self::TimedOut | Self::UnknownSegment | Self::TooManyHops | Self::Failed => {
@@ -92,6 +93,7 @@ impl Reply {
                 // "Destination unreachable" of RFC 4443 §3.1 and of RFC 792.
                 kind: if ipv6 { 1 } else { 3 },
                 code: *code,
+                // A converter's answer does not name the sender of the ICMP error.
                 offender: None,
             }),
             Some(ConvertError::NotAuthorized | ConvertError::MissingCookie(_)) => Self::Denied,
@@ -136,6 +138,7 @@ impl Reply {
         };
         let icmp = matches!(reply, Self::Unreachable(_));
         let unused = kind == 0 && code == 0 && offender.is_unspecified();
+        // One encoding for each reply, as for requests.
         (zero == 0 && (icmp || unused)).then_some(reply)
     }
 }

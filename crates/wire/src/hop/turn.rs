@@ -92,6 +92,8 @@ impl Dialer {
             connect: Some(connect.clone()),
             ..Request::default()
         };
+        // With the key of this connection alone: a request that was recorded here is refused on
+        // any other connection.
         let head = request.encode(Some(&AuthTag {
             key: &self.session.key,
             key_id: self.session.key_id,
@@ -113,6 +115,7 @@ impl Dialer {
     /// The acceptor sent what it may not send. Also after its reply: what
     /// comes then is the flow's.
     pub fn feed(&mut self, input: &[u8]) -> Result<Progress<FromAcceptor>, HopError> {
+        // Bytes of the flow may look like a frame, and their sender is no peer.
         if self.state == State::Flowing {
             return Err(HopError::Flowing);
         }
@@ -264,6 +267,7 @@ impl Acceptor {
         let frame = self.gather.feed(input, Frame::parse)?;
         frame.try_map(|frame| match (frame.kind, self.state) {
             (frame::PING, State::Idle) => Ok(FromDialer::Ping(token(&frame))),
+            // Once: the end of the connection is that of its flow.
             (frame::OPEN, State::Idle) => self.open(&frame),
             (frame::VALIDATED, State::Opened) => {
                 self.state = State::Flowing;

@@ -96,6 +96,7 @@ impl ErrorEstimate {
         let format = u16::from(self.format == Format::Ptp);
         u16::from(self.synchronized) << 15
             | format << 14
+            // The scale has 6 bits; a seventh would be the format's.
             | u16::from(self.scale & 63) << 8
             | u16::from(self.multiplier)
     }

@@ -15,7 +15,7 @@ use crate::network::{Family, Network};
 use crate::node::{Builder, Node};
 
 /// The port of the listener for clients.
-const ASKED_AT: u16 = 4480;
+const EXPLICIT_PORT: u16 = 4480;
 
 /// Warm hops per worker: more than clients begin at once.
 const POOL: u16 = 512;
@@ -33,13 +33,6 @@ pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\ndata_path = \"packet\"\n")
 }
 
-/// It observes every handshake, and finds no gain in relaying.
-pub(super) fn observing(site: &Site<'_>) -> Result<Running> {
-    let config = format!("{}[observe]\ngain_min = \"10s\"\n", head(site));
-    let node = builder(site, 0, &config)?.observing().start()?;
-    Ok(running(node, site.server(), config))
-}
-
 fn transparent(site: &Site<'_>, tables: &str) -> Result<Running> {
     let config = head(site) + tables;
     Ok(running(node(site, 0, &config)?, site.server(), config))
@@ -47,7 +40,7 @@ fn transparent(site: &Site<'_>, tables: &str) -> Result<Running> {
 
 /// A node that clients address, with other tables than `[node]`.
 fn listening(site: &Site<'_>, mode: &str, of_node: &str, more: &str) -> Result<Running> {
-    let listener = SocketAddr::new(site.network.node_address(0, Family::V4), ASKED_AT);
+    let listener = SocketAddr::new(site.network.node_address(0, Family::V4), EXPLICIT_PORT);
     let config = format!(
         "{}{of_node}[transparent]\nenabled = false\n\
          [[listener]]\nmode = \"{mode}\"\naddress = \"{listener}\"\n{more}",
@@ -80,7 +73,7 @@ fn running(node: Node, target: SocketAddr, config: String) -> Running {
 /// The chain of two nodes: the first on the path, the second behind it.
 fn chain(network: &Network) -> Chain {
     let member = |node| Member {
-        asked_at: network.node_address(node, Family::V4),
+        listener: network.node_address(node, Family::V4),
         source_addresses: network.calling_address(node, Family::V4),
     };
     Chain {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Args;
 use super::way::{Carriage, Way};
-use super::{Args, KB};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
-use crate::model::Mode;
 use crate::netns::Namespace;
 use crate::network::Network;
 use crate::node::Node;
@@ -17,6 +16,9 @@ use crate::transfer::{Request, Server, Timing, fetch_at_once};
 
 /// Timeout of one transfer; the slowest takes less than a second when it is alone.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The port of the server.
+const PORT: u16 = 8001;
 
 /// Idle warm hops of a worker while no other flow needs one.
 const POOL: u32 = 2;
@@ -26,7 +28,7 @@ const POOL: u32 = 2;
 pub(super) struct Testbed {
     pub(super) nodes: Vec<Node>,
     chain: Option<Chain>,
-    _servers: Vec<Server>,
+    _server: Server,
     pub(super) network: Network,
 }
 
@@ -38,13 +40,12 @@ const ROUTER: usize = 1;
 impl Testbed {
     pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
-        let serve = |mode: Mode| Server::start(network.server(), port(mode), &args.congestion);
-        let servers = Mode::ALL.into_iter().map(serve).collect::<Result<_>>()?;
+        let server = Server::start(network.server(), PORT, &args.congestion)?;
         let (namespaces, members) = members(&network, layout);
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
-            congestion: args.hop_congestion().to_owned(),
+            congestion: args.congestion.clone(),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
@@ -59,7 +60,7 @@ impl Testbed {
         Ok(Self {
             nodes,
             chain,
-            _servers: servers,
+            _server: server,
             network,
         })
     }
@@ -67,11 +68,6 @@ impl Testbed {
     /// Runs as many transfers at once as there are clients.
     pub(super) fn fetch(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         if let Some(chain) = self.chain.as_ref().filter(|chain| chain.pool > 0) {
-            if args.primer > 0 {
-                // The primer must find warm hops too, as it shows the nodes their bandwidth.
-                chain.wait_until_full(&self.nodes)?;
-                self.fetch_now(args, way, args.primer * KB / u64::from(args.clients))?;
-            }
             chain.wait_until_full(&self.nodes)?;
             if way.carriage == Carriage::EmptyEnds {
                 // Takes all warm hops: a transfer of a byte takes slightly more than a round trip,
@@ -87,7 +83,7 @@ impl Testbed {
         let request = Request {
             congestion: args.congestion.clone(),
             deadline: DEADLINE,
-            ..Request::new(server, port(way.mode), bytes)
+            ..Request::new(server, PORT, bytes)
         };
         fetch_at_once(self.network.client(), &request, args.clients)
     }
@@ -115,14 +111,15 @@ fn network(args: &Args, layout: Way) -> Result<Network> {
 
 /// The namespaces of the nodes and their addresses, in the order of a chain.
 fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
+    // The source address of hops is fixed, because peers identify each other by it.
     let on_path = |node| Member {
-        asked_at: network.node_address(node, layout.family),
+        listener: network.node_address(node, layout.family),
         source_addresses: network.calling_address(node, layout.family),
     };
     if layout.carriage == Carriage::OffPath {
         let address = network.aside_address(0, layout.family);
         let aside = Member {
-            asked_at: address,
+            listener: address,
             source_addresses: address,
         };
         let namespaces = vec![network.node(ACCESS), network.aside(0)];
@@ -138,6 +135,7 @@ fn members(network: &Network, layout: Way) -> (Vec<&Namespace>, Vec<Member>) {
 /// Warm hops that each worker keeps open.
 fn pool(args: &Args, carriage: Carriage) -> u16 {
     match carriage {
+        // One hop for the one worker, which a transfer of a byte takes.
         Carriage::EmptyEnds => 1,
         // All clients may reach the same worker.
         carriage if carriage.has_pool() => {
@@ -155,46 +153,11 @@ fn of_node(layout: Way) -> &'static str {
     }
 }
 
-/// The port whose connections a node accepts in `mode`.
-fn port(mode: Mode) -> u16 {
-    match mode {
-        Mode::Early => 8001,
-        Mode::Strict => 8002,
-        Mode::Late => 8003,
-    }
-}
-
 fn node_config(args: &Args) -> String {
-    let mut toml = String::new();
-    for side in ["downstream", "upstream"] {
-        toml.push_str(&format!(
-            "[defaults.{side}]\ncongestion = {:?}\ninitial_window = {}\n",
-            args.congestion, args.initial_window
-        ));
-    }
-    for mode in Mode::ALL {
-        let (name, port) = (mode.name(), port(mode));
-        toml.push_str(&format!(
-            "[[rule]]\nname = {name:?}\naction = \"relay\"\naccept = {name:?}\nports = [{port}]\n"
-        ));
-    }
-    toml
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transfers::line::tests::args;
-
-    #[test]
-    fn every_mode_has_a_rule() {
-        let toml = node_config(&args(&[]));
-        for part in [
-            "accept = \"strict\"\nports = [8002]",
-            "initial_window = 10",
-            "[defaults.upstream]",
-        ] {
-            assert!(toml.contains(part), "{part} in {toml}");
-        }
-    }
+    ["downstream", "upstream"]
+        .map(|side| {
+            let congestion = &args.congestion;
+            format!("[defaults.{side}]\ncongestion = {congestion:?}\ninitial_window = 10\n")
+        })
+        .concat()
 }

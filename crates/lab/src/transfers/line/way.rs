@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::Args;
-use crate::model::{Hops, Mode, Path};
-use crate::names::named;
+use crate::model::{Hops, Path};
+use crate::names::{Named, named};
 use crate::network::Family;
 
 named! {
@@ -54,14 +54,11 @@ pub(super) struct Way {
     pub(super) nodes: u32,
     /// One-way delay from a node beside the path to either end; zero for other carriages.
     pub(super) aside: Duration,
-    /// Irrelevant without nodes.
-    pub(super) mode: Mode,
 }
 
 impl Way {
-    /// The canonical way with the same effect: without a node there is no mode, and one node needs
-    /// no chain.
-    pub(super) fn new(family: Family, carriage: Carriage, nodes: u32, mode: Mode) -> Self {
+    /// The canonical way with the same effect: one node needs no chain.
+    pub(super) fn new(family: Family, carriage: Carriage, nodes: u32) -> Self {
         let nodes = if nodes > 0 && carriage.is_ends() {
             2
         } else {
@@ -72,36 +69,33 @@ impl Way {
         } else {
             carriage
         };
-        let mode = if nodes == 0 { Mode::Early } else { mode };
         Self {
             family,
             carriage,
             nodes,
             aside: Duration::ZERO,
-            mode,
         }
     }
 
     /// Without any node.
     pub(super) fn direct(family: Family) -> Self {
-        Self::new(family, Carriage::Transparent, 0, Mode::Early)
+        Self::new(family, Carriage::Transparent, 0)
     }
 
     /// With a node beside the path, at this one-way delay from either end.
     pub(super) fn off_path(family: Family, aside: Duration) -> Self {
         Self {
             aside,
-            ..Self::new(family, Carriage::OffPath, 2, Mode::Early)
+            ..Self::new(family, Carriage::OffPath, 2)
         }
     }
 
-    /// The way that stands for its network: those that differ only in the mode share one, and only
-    /// chains have a family of their own, that of their hops.
+    /// The way that stands for its network: only chains have a family of their own, that of their
+    /// hops.
     pub(super) fn layout(self) -> Self {
         let is_chain = self.carriage != Carriage::Transparent;
         Self {
             family: if is_chain { self.family } else { Family::V4 },
-            mode: Mode::Early,
             ..self
         }
     }
@@ -126,7 +120,6 @@ impl Way {
             ("family", self.family.to_string()),
             ("nodes", self.nodes.to_string()),
             ("carriage", named(self.carriage.name())),
-            ("accept", named(self.mode.name())),
         ];
         if self.carriage == Carriage::OffPath {
             labels.push(("aside_ms", (self.aside.as_secs_f64() * 1e3).to_string()));
@@ -136,6 +129,7 @@ impl Way {
 
     /// The path in terms of the model, for each of all transfers: they share the rate.
     pub(super) fn path(self, args: &Args) -> Path {
+        // The model has one transfer on a path: each gets its even share.
         let rate = args.bits_per_second() / u64::from(args.clients);
         let between = match self.carriage {
             Carriage::Transparent => Hops::Transparent,
@@ -172,6 +166,7 @@ impl Way {
             ("relays_opened", true),
             ("hops_cold", passes_on && !is_warm),
         ];
+        // There flows that empty the pool take warm hops, and those measured do not.
         if self.carriage != Carriage::EmptyEnds {
             counters.push(("hops_warm", passes_on && is_warm));
         }
@@ -192,12 +187,9 @@ mod tests {
 
     #[test]
     fn no_chain_needed() {
-        let way = |carriage, nodes| Way::new(Family::V4, carriage, nodes, Mode::Late);
+        let way = |carriage, nodes| Way::new(Family::V4, carriage, nodes);
         let direct = way(Carriage::Warm, 0);
-        assert_eq!(
-            (direct.carriage, direct.mode),
-            (Carriage::Transparent, Mode::Early)
-        );
+        assert_eq!(direct.carriage, Carriage::Transparent);
         assert_eq!(way(Carriage::Cold, 1).carriage, Carriage::Transparent);
         assert_eq!(way(Carriage::Cold, 2).carriage, Carriage::Cold);
         let ends = way(Carriage::WarmEnds, 1);
@@ -206,12 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn modes_share_network() {
-        let of = |family, carriage, mode| Way::new(family, carriage, 2, mode).layout();
-        let cold = of(Family::V6, Carriage::Cold, Mode::Early);
-        assert_eq!(cold, of(Family::V6, Carriage::Cold, Mode::Late));
-        assert_ne!(cold, of(Family::V4, Carriage::Cold, Mode::Early));
-        let plain = of(Family::V6, Carriage::Transparent, Mode::Early);
-        assert_eq!(plain, of(Family::V4, Carriage::Transparent, Mode::Early));
+    fn families_share_network() {
+        let of = |family, carriage| Way::new(family, carriage, 2).layout();
+        let cold = of(Family::V6, Carriage::Cold);
+        assert_ne!(cold, of(Family::V4, Carriage::Cold));
+        let plain = of(Family::V6, Carriage::Transparent);
+        assert_eq!(plain, of(Family::V4, Carriage::Transparent));
     }
 }

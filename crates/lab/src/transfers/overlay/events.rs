@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record, table and chart of link changes under an overlay.
+//! Samples, table and chart of link changes under an overlay.
 
 use std::collections::BTreeSet;
 
 use super::moves::{self, BEFORE, Change, Move};
 use super::{Findings, Hops, Overlay};
-use crate::chart::{Across, Chart, Series, Spacing};
+use crate::chart::{Across, Chart, Curve};
+use crate::names::Named;
 use crate::record::Record;
-use crate::stats::max;
-use crate::table::{Table, cell};
+use crate::target::{Bound, Target};
 
 /// Bound on the time until the first new connection takes another route after a link got slower, in
 /// seconds.
 const MOVED_MAX_S: f64 = 3.0;
 
-/// Changes links as often as configured, and reports the results.
+/// Durations of new connections, and when they began.
+const TOOK: &str = "new connections";
+const BEGAN: &str = "when they began";
+/// When the first of them took another route, and when none took the old one any more.
+const MOVED: &str = "first other way";
+const SETTLED: &str = "all other ways";
+const FAILED: &str = "new connections that failed";
+const OPEN: &str = "open connection";
+
+/// Changes links as often as configured, and adds the results to the record.
 pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut Findings) {
     let mut seen = Vec::new();
     let count = overlay.args.moves;
@@ -26,90 +35,56 @@ pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut
         }
     }
     for (place, one) in seen.iter().enumerate() {
-        sample(record, place + 1, one);
+        sample(overlay, record, place + 1, one);
     }
-    record.tables.push(table(overlay, &seen));
-    findings.misses.extend(seen.iter().filter_map(missed));
+    let title = "A link of the first pair's chain gets worse, or is cut";
+    let rows = ["event", "number", "before", "after"];
+    let quantities = [MOVED, SETTLED, TOOK, FAILED, OPEN];
+    record.table(title, |_| true, &rows, &quantities);
+    let worse = seen.iter().filter(|one| one.change == Change::Worse);
+    record.targets.extend(worse.map(|one| {
+        let what = "another way of a new connection after a link got worse";
+        Target::once(what, one.moved_s, Bound::AtMost(MOVED_MAX_S), "s")
+    }));
     if !seen.is_empty() {
-        let chart = chart(overlay, &seen[..seen.len().min(2)]);
-        findings.charts.push(("moves.svg".to_owned(), chart.svg()));
+        record.charts.push(chart(overlay));
     }
 }
 
-fn sample(record: &mut Record, number: usize, seen: &Move) {
-    let number = number.to_string();
-    let labels = [("event", seen.change.name()), ("number", number.as_str())];
-    record.sample("moved", "s", &labels, seen.moved_s.into_iter().collect());
-    record.sample("open connection", "s", &labels, vec![seen.long_s]);
-    record.sample("new connections", "s", &labels, seen.times());
-}
-
-fn missed(seen: &Move) -> Option<String> {
-    let is_late = seen.moved_s.is_none_or(|moved| moved > MOVED_MAX_S);
-    (seen.change == Change::Worse && is_late).then(|| {
-        let after = seen
-            .moved_s
-            .map_or_else(|| "never".to_owned(), |s| format!("after {s:.1} s"));
-        format!("a new connection took another way {after}")
-    })
-}
-
-fn table(overlay: &Overlay<'_>, seen: &[Move]) -> Table {
-    let title = "A link of the first pair's chain gets worse, or is cut; times in s";
-    let columns = [
-        "event",
-        "before",
-        "after",
-        "first other way",
-        "all other ways",
-        "slowest new connection",
-        "failed",
-        "open connection",
-    ];
-    let mut table = Table::new(title, &columns);
+fn sample(overlay: &Overlay<'_>, record: &mut Record, number: usize, seen: &Move) {
     let names = |places: &BTreeSet<usize>| {
-        let names: Vec<&str> = places
-            .iter()
-            .map(|place| overlay.topology.name(*place))
-            .collect();
-        names.join(", ")
+        let names = places.iter().map(|place| overlay.topology.name(*place));
+        names.collect::<Vec<_>>().join(", ")
     };
-    for one in seen {
-        let times = one.times();
-        table.push([
-            one.change.name().to_owned(),
-            names(&one.before),
-            names(&one.after),
-            cell(one.moved_s),
-            cell(one.settled_s),
-            cell(max(&times)),
-            (one.connections.len() - times.len()).to_string(),
-            format!("{:.1}", one.long_s),
-        ]);
-    }
-    table
+    let number = number.to_string();
+    let (before, after) = (names(&seen.before), names(&seen.after));
+    let labels = [
+        ("event", seen.change.name()),
+        ("number", number.as_str()),
+        ("before", &before),
+        ("after", &after),
+    ];
+    let ended = seen.connections.iter();
+    let ended = ended.filter_map(|(began, took)| Some((*began, (*took)?)));
+    let (began, took): (Vec<f64>, Vec<f64>) = ended.unzip();
+    let failed = (seen.connections.len() - took.len()) as f64;
+    record.sample(MOVED, "s", &labels, seen.moved_s.into_iter().collect());
+    record.sample(SETTLED, "s", &labels, seen.settled_s.into_iter().collect());
+    record.sample(BEGAN, "s", &labels, began);
+    record.sample(TOOK, "s", &labels, took);
+    record.sample(FAILED, "", &labels, vec![failed]);
+    record.sample(OPEN, "s", &labels, vec![seen.long_s]);
 }
 
-/// Durations of new connections while a link changed.
-fn chart(overlay: &Overlay<'_>, seen: &[Move]) -> Chart {
-    let longest = seen
-        .iter()
-        .map(|one| one.connections.len())
-        .min()
-        .unwrap_or(0);
-    let began = seen[0].connections.iter().map(|(began, _)| *began);
-    let line = |one: &Move| Series {
-        name: one.change.name().to_owned(),
-        values: one
-            .connections
-            .iter()
-            .take(longest)
-            .map(|(_, took)| *took)
-            .collect(),
-        ..Series::default()
+/// Durations of new connections while a link changed for the first time.
+fn chart(overlay: &Overlay<'_>) -> Chart {
+    let curve = |(change, number): (&Change, &str)| {
+        let labels = [("event", change.name()), ("number", number)];
+        Curve::new(change.name(), TOOK, &labels)
     };
     let pair = overlay.topology.pairs[0];
     Chart {
+        file: "moves".to_owned(),
         title: "New connections while a link of their chain changes".to_owned(),
         subtitle: format!(
             "{}; the link changes after {} s",
@@ -118,9 +93,8 @@ fn chart(overlay: &Overlay<'_>, seen: &[Move]) -> Chart {
         ),
         across_label: "when the connection was opened, s".to_owned(),
         value_label: format!("time to fetch {} KB, s", overlay.args.sizes[0]),
-        across: Across::Numbers(began.take(longest).collect(), Spacing::Linear),
-        series: seen.iter().map(line).collect(),
-        model_name: String::new(),
+        across: Across::Quantity(BEGAN.to_owned()),
+        curves: Change::ALL.iter().zip(["1", "2"]).map(curve).collect(),
         note: "One connection every 100 ms, over an overlay with warm hops.".to_owned(),
     }
 }

@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 
 use super::testbed::{Kind, LONG, SERVER, Testbed, target};
 use super::topology::{Pair, Topology};
-use super::web;
 use super::{Args, KB, PATIENCE};
 use crate::mesh::address;
 use crate::model::Hops;
 use crate::names::named;
 use crate::threads;
 use crate::transfer::{self, Timing};
+use crate::web;
 
 /// Factor of a link that gets slower.
 const WORSE: f64 = 3.0;
@@ -65,14 +65,6 @@ pub(super) struct Move {
     pub(super) long_s: f64,
 }
 
-impl Move {
-    /// The times of the new connections that did not fail, in seconds.
-    pub(super) fn times(&self) -> Vec<f64> {
-        let times = self.connections.iter();
-        times.filter_map(|(_, took)| *took).collect()
-    }
-}
-
 /// Makes a link of the first pair's chain slower, and then cuts one.
 pub(super) fn observe(
     args: &Args,
@@ -84,6 +76,7 @@ pub(super) fn observe(
         let pair = topology.pairs[0];
         let chain = testbed.chain(pair, args.sizes[0] * KB)?;
         let length = |ends: &&[usize]| topology.rtt_ms(ends[0], ends[1]);
+        // The longest hop bounds every round of a transfer, so the plan depends on it most.
         let longest = chain
             .windows(2)
             .max_by(|a, b| length(a).total_cmp(&length(b)));
@@ -92,6 +85,8 @@ pub(super) fn observe(
         let usual = |times| topology.link(args, one, other, times);
         let change = || match kind {
             Change::Worse => testbed.mesh.change(one, other, usual(WORSE)),
+            // All packets are lost, instead of an interface that is down: hosts get no error, as on
+            // a real path.
             Change::Cut => testbed.mesh.change(one, other, usual(1.0).loss(1.0)),
         };
         let restore = || testbed.mesh.change(one, other, usual(1.0));
@@ -135,6 +130,7 @@ fn watch(
             }));
             due += EVERY;
         }
+        // Before the threads end: the open connection waits for the link.
         restore()?;
         let opened: Vec<Opened> = fetches.into_iter().map(threads::join).collect();
         let long_s = threads::join(open);
@@ -172,6 +168,7 @@ fn check(
     let moved = ways
         .iter()
         .find(|(began, way)| *began >= changed && is_new(way));
+    // Connections on the old way may follow the first on a new one: nodes get the plan one by one.
     let last_old = ways.iter().rposition(|(_, way)| !is_new(way));
     let settled = ways.get(last_old.map_or(0, |place| place + 1));
     let after = ways.iter().rev().find_map(|(_, way)| *way);

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
-use super::web::{origin, reverse_proxy};
 use super::{Args, KB};
 use crate::chain;
 use crate::controller::{self, Controller};
@@ -24,6 +23,7 @@ use crate::node::Node;
 use crate::process::wait_for;
 use crate::scratch::Scratch;
 use crate::transfer;
+use crate::web::{origin, reverse_proxy};
 
 /// Hosts beside a place.
 pub(super) const CLIENT: u8 = 1;
@@ -67,6 +67,8 @@ impl Testbed {
         }
         let binary = args.binary.find()?;
         let center = topology.center();
+        // Files of the lab: nodes read their secrets at the start, and store their plans beside
+        // them.
         let secrets = Scratch::new()?;
         let names: Vec<(u64, String)> = (0..places).map(|p| (number(p), name(p))).collect();
         let config = controller_config(args, places, hops);
@@ -87,6 +89,7 @@ impl Testbed {
             let server = transfer::Server::start(host, LONG, &args.congestion)?;
             testbed._long.push(server);
         }
+        // The controller is ready by then, so that nodes need not dial twice.
         for place in 0..places {
             let config = testbed.node_config(args, place, hops)?;
             let builder = Node::builder(testbed.mesh.place(place), &binary);
@@ -132,6 +135,7 @@ impl Testbed {
         let whole = wait_for(PATIENCE, || {
             plan = self.query("/v1/plan")?;
             let is = |name: &str, number: u64| plan[name].as_u64() == Some(number);
+            // Both directions of a link count: either end measures it.
             let is_whole = is("links", places * (places - 1)) && is("followed_by", places);
             Ok(is_whole.then_some(()))
         })?;
@@ -260,6 +264,7 @@ fn name(place: usize) -> String {
 }
 
 fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
+    // The reverse proxy stands at the place itself, as close to the client as the node is.
     let access = Link::delay(args.access_delay()).rate(args.rate * 1_000_000);
     let mut beside = Vec::new();
     let mut add = |place, host, link: &Link| {
@@ -304,6 +309,7 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
         let host = mesh.host(place, SERVER)?;
         web.push(origin(nginx, host, &ports, &args.sizes)?);
     }
+    // A reverse proxy for each place with clients, which has connections to all its origins.
     for place in topology.clients() {
         let pairs = topology.pairs.iter().filter(|pair| pair.client == place);
         let origins = pairs.map(|pair| {

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use super::Args;
+use crate::chart::map::TO;
 use crate::link::Link;
 use crate::model::{Hops, Path};
 use crate::planning::data::read_cloud;
@@ -50,7 +52,7 @@ pub(super) struct Pair {
 pub(super) struct Topology {
     names: Vec<String>,
     /// Longitude and latitude, in degrees.
-    pub(super) spots: Vec<(f64, f64)>,
+    spots: Vec<(f64, f64)>,
     rtts_ms: Vec<Vec<f64>>,
     pub(super) pairs: Vec<Pair>,
 }
@@ -68,6 +70,7 @@ impl Topology {
             "the matrix has {} rows",
             all.len()
         );
+        // A link of the lab has one length; the matrix lists both directions.
         let rtt = |one: usize, other: usize| all[one][other].min(all[other][one]);
         let row = |one: &usize| args.places.iter().map(|other| rtt(*one, *other)).collect();
         let name = |row: &usize| {
@@ -110,10 +113,18 @@ impl Topology {
         &self.names[place]
     }
 
+    /// Longitude and latitude of the places by name, in degrees: for the map.
+    pub(super) fn spots(&self) -> Value {
+        let named = self.names.iter().zip(&self.spots);
+        let named =
+            named.map(|(name, (longitude, latitude))| (name.clone(), json!([longitude, latitude])));
+        Value::Object(named.collect())
+    }
+
     /// The names of the places, in order.
     pub(super) fn chain_name(&self, chain: &[usize]) -> String {
         let names: Vec<&str> = chain.iter().map(|place| self.name(*place)).collect();
-        names.join(" > ")
+        names.join(TO)
     }
 
     pub(super) fn rtt_ms(&self, one: usize, other: usize) -> f64 {

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Handshakes, OnFailure, OnMeeting, OnSynAck};
+use super::{Action, Handshakes};
 use crate::accept_mode::AcceptMode;
 use crate::frame::Frame;
 use crate::outcome::Outcome;
@@ -231,18 +231,19 @@ impl Simulation {
             .handshakes()
             .on_syn_ack(Frame::captured(number, 14, &[]));
         match step {
-            OnSynAck::Keep => {
+            None => {
                 assert!(self.listened, "its client is left waiting");
                 self.kept = Some(number);
             }
-            OnSynAck::Admit => {
+            Some(Action::Admit) => {
                 self.kept = Some(number);
                 self.admit();
             }
-            OnSynAck::LetIn(frame) => {
+            Some(Action::LetIn(frame)) => {
                 assert_eq!(frame.ifindex, number);
                 self.let_in(&frame);
             }
+            step => panic!("{step:?} on a SYN-ACK"),
         }
     }
 
@@ -261,13 +262,13 @@ impl Simulation {
         let step = self.handshakes().on_accept();
         self.half_open = false;
         match step {
-            OnMeeting::Wait(None) => assert_eq!(self.kept, None, "the answer is lost"),
-            OnMeeting::Wait(Some(frame)) => {
+            None => assert_eq!(self.kept, None, "the answer is lost"),
+            Some(Action::LetIn(frame)) => {
                 assert_eq!(Some(frame.ifindex), self.kept, "not the last one");
                 self.let_in(&frame);
             }
-            OnMeeting::Join => self.join(),
-            OnMeeting::Refuse(outcome) => self.refuse(outcome),
+            Some(Action::Join) => self.join(),
+            Some(Action::Refuse(outcome, None)) => self.refuse(outcome),
             step => panic!("{step:?} although the client is here"),
         }
     }
@@ -281,9 +282,9 @@ impl Simulation {
         match self.socket {
             Socket::SynSent | Socket::Closed => {}
             Socket::Open => match self.handshakes().on_connected() {
-                OnMeeting::Join => self.join(),
-                OnMeeting::WaitForClient => assert!(self.listened && !self.accepted),
-                OnMeeting::Admit => {
+                Some(Action::Join) => self.join(),
+                None => assert!(self.listened && !self.accepted),
+                Some(Action::Admit) => {
                     assert!(self.unwatched, "held, and yet connected");
                     self.admit();
                 }
@@ -295,16 +296,18 @@ impl Simulation {
 
     fn learn_of_failure(&mut self, outcome: Outcome) {
         self.failure = Some(outcome);
-        match self.handshakes().on_failed(outcome) {
-            OnFailure::Remember => assert!(self.listened && !self.accepted),
-            OnFailure::Refuse => {
+        let handshakes = self.handshakes();
+        handshakes.on_failed(outcome);
+        match (handshakes.is_validated(), handshakes.is_held()) {
+            (true, _) => {
                 assert!(self.accepted, "no client to refuse");
                 self.refuse(outcome);
             }
-            OnFailure::PassOn => {
+            (false, true) => {
                 assert!(!self.listened, "the SYN is no longer held");
                 self.end(End::With(outcome));
             }
+            (false, false) => assert!(self.listened && !self.accepted),
         }
     }
 

@@ -92,6 +92,8 @@ impl Pool {
     fn wants_dial(&self, now: Duration) -> bool {
         let (dialing, open) = (self.dialing(), self.waiting() + self.dialing());
         if self.down() {
+            // One dial at a time tests whether the peer is back: more would only load it, or the
+            // network before it.
             return dialing == 0 && open < usize::from(self.limits.max);
         }
         open < self.target(now) && dialing < DIALS_BASE + 2 * self.recent_flows(now)
@@ -111,6 +113,7 @@ impl Pool {
     fn beat_at(&self) -> Option<Duration> {
         let at = self.received + BEAT;
         let busy = self.flow_seen.is_some_and(|last| at < last + BUSY_FOR);
+        // An answer over any hop shows that the peer lives, so one ping at a time is enough.
         (busy && self.pinged.is_empty() && !self.resting.is_empty()).then_some(at)
     }
 

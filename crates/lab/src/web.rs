@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Web servers of two kinds, both nginx, and a client.
+//! Web servers of two kinds, both nginx, and a client that compares every byte.
 //!
 //! The *origin* has the objects. The *reverse proxy* represents those of content networks near
 //! clients: it answers for the origin, over connections to it that it keeps open (HTTP/1.1). Like
@@ -7,7 +7,7 @@
 //! reverse proxy forwards received bytes at once, and writes to no disk.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,8 +28,25 @@ const HTTP: &str = "access_log off;
     keepalive_requests 100000;
 ";
 
+/// Directories to search besides PATH: Debian does not include `sbin` in every user's.
+const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+/// The program nginx; an error includes the name of its package.
+pub(crate) fn program() -> Result<PathBuf> {
+    find("nginx", "nginx-light")
+}
+
+fn find(program: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SBIN.map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+        .with_context(|| format!("{program} is not installed; the package is called {package}"))
+}
+
 /// An origin at some ports, with an object of each size in KB.
-pub(super) fn origin(
+pub(crate) fn origin(
     nginx: &Path,
     host: &Namespace,
     ports: &[u16],
@@ -39,7 +56,7 @@ pub(super) fn origin(
 }
 
 /// A reverse proxy for origins: each port, and the origin behind it.
-pub(super) fn reverse_proxy(
+pub(crate) fn reverse_proxy(
     nginx: &Path,
     host: &Namespace,
     origins: &[(u16, SocketAddr)],
@@ -59,7 +76,7 @@ pub(super) fn reverse_proxy(
 }
 
 /// Fetches the object of `size` KB over a new connection and compares it with the original.
-pub(super) fn fetch(
+pub(crate) fn fetch(
     from: &Namespace,
     server: SocketAddr,
     size: u64,
@@ -71,6 +88,7 @@ pub(super) fn fetch(
     let mut answer = Vec::with_capacity(expected.len() + HEADER_BYTES_MAX);
     let take = |part: &[u8]| {
         ensure!(
+            // nginx ends a connection early when it fails: that must not look like a short object.
             !part.is_empty(),
             "the answer ended after {} bytes",
             answer.len()
@@ -83,7 +101,16 @@ pub(super) fn fetch(
         );
         Ok(whole.is_some())
     };
-    let fetch = || exchange(socket::toward(server)?, server, &request, patience, take);
+    // The socket is made inside, as it belongs to the namespace of the thread that makes it.
+    let fetch = || {
+        exchange(
+            socket::toward(server)?,
+            server,
+            request.as_bytes(),
+            patience,
+            take,
+        )
+    };
     let fetched = from.run_in(fetch);
     fetched.with_context(|| format!("fetch {size} KB from {server}"))
 }
@@ -95,6 +122,7 @@ fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
         .take(HEADER_BYTES_MAX)
         .position(|four| four == b"\r\n\r\n");
     let Some(end) = end else { return Ok(None) };
+    // A reverse proxy that cannot reach its origin answers, too, and quickly.
     if !answer.starts_with(b"HTTP/1.1 200 ") {
         bail!("{}", String::from_utf8_lossy(&answer[..end]));
     }
@@ -104,6 +132,17 @@ fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_program_named() {
+        let error = find("no-such-program", "its-package")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no-such-program") && error.contains("its-package"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn body_after_head() {

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the packet path knows: its flows, and what decides whether a new one is taken.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use posthaste_relay::flow::Flow;
+
+use crate::error::Error;
+use crate::layout::{self, bytes, flow as flow_of, whole};
+use crate::object::Map;
+use crate::objects::types;
+
+/// `PACKET_FIN_CLIENT`, `PACKET_FIN_SERVER`
+const FINS: u32 = 1 | 2;
+/// `PACKET_RESET`
+const RESET: u32 = 4;
+/// How long a profile is valid: `PROFILE_NS`.
+const PROFILE_VALID: Duration = Duration::from_mins(10);
+
+/// Where a flow of the packet path is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketPhase {
+    /// It is forwarded, and its SYN-ACK shows what its destination grants.
+    Learning,
+    /// The node has answered the client, and the server has not answered yet.
+    Opening,
+    /// Its segments are translated.
+    Open,
+    /// It was reset or refused, or both ends have closed; its entry remains for late segments.
+    Closing,
+}
+
+/// A flow of the packet path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketFlow {
+    /// The client's end.
+    pub client: SocketAddr,
+    /// The server's end, as the client addressed it.
+    pub server: SocketAddr,
+    /// Where it is in its life.
+    pub phase: PacketPhase,
+    /// When its SYN arrived (CLOCK_MONOTONIC).
+    pub since: Duration,
+    /// When its last segment arrived (CLOCK_MONOTONIC, to 10 ms).
+    pub last: Duration,
+    /// Bytes of the client that the server has acknowledged; a FIN counts as one (RFC 9293 section
+    /// 3.4).
+    pub bytes_up: u64,
+    /// Bytes of the server that the client has acknowledged.
+    pub bytes_down: u64,
+}
+
+/// What the programs know about a destination (address and port), and about one client of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketKnowledge {
+    /// For how long its flows are not taken, since one was refused or got no answer, or a promise
+    /// was broken.
+    pub bad_for: Option<Duration>,
+    /// How long ago it was learned what the destination grants; `None` if that is unknown, or too
+    /// old.
+    pub learned: Option<Duration>,
+    /// Whether it has sent more than a first window on one connection.
+    pub is_long: bool,
+    /// Whether connections of the client with the destination were seen to pass this host as it is
+    /// now. `false` without a client.
+    pub is_admitted: bool,
+}
+
+/// At most `most` flows, in no order.
+pub(super) fn flows(map: &Map, most: usize) -> Result<Vec<PacketFlow>, Error> {
+    let mut all = Vec::new();
+    if most == 0 {
+        return Ok(all);
+    }
+    map.each(|key, value| {
+        let key = whole::<types::packet_key>(key);
+        all.extend(key.zip(whole(value)).map(|(key, flow)| read(&key, &flow)));
+        all.len() < most
+    })?;
+    Ok(all)
+}
+
+fn read(key: &types::packet_key, flow: &types::packet_flow) -> PacketFlow {
+    let ends = flow_of(&types::flow {
+        client: key.first,
+        server: key.second,
+        client_port: key.first_port,
+        server_port: key.second_port,
+    });
+    let (client, server) = match flow.turned {
+        0 => (ends.client(), ends.server()),
+        _ => (ends.server(), ends.client()),
+    };
+    PacketFlow {
+        client,
+        server,
+        phase: phase(flow),
+        since: Duration::from_nanos(flow.since_ns),
+        last: Duration::from_nanos(flow.last_ns),
+        bytes_up: flow.bytes_up,
+        bytes_down: flow.bytes_down,
+    }
+}
+
+/// Of `enum packet_state`.
+fn phase(flow: &types::packet_flow) -> PacketPhase {
+    match flow.state {
+        0 => PacketPhase::Learning,
+        1..=3 => PacketPhase::Opening,
+        4 if flow.ended & FINS != FINS && flow.ended & RESET == 0 => PacketPhase::Open,
+        _ => PacketPhase::Closing,
+    }
+}
+
+/// Which admissions of clients are valid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admissions {
+    /// Those of earlier epochs are not.
+    pub(crate) epoch: u32,
+    /// How long each is.
+    pub(crate) ttl: Duration,
+}
+
+/// What decides about a flow at `now` (CLOCK_MONOTONIC); its client's port does not count.
+pub(super) fn knowledge(
+    [profiles, clients]: [&Map; 2],
+    flow: &Flow,
+    admissions: Admissions,
+    now: Duration,
+) -> Result<PacketKnowledge, Error> {
+    let key = layout::profile_key(flow);
+    let service = types::destination {
+        ip: key.server,
+        port: key.port,
+        pad: 0,
+    };
+    let client: Option<types::packet_client> = value_of(clients, bytes(&key))?;
+    let admits = |client: types::packet_client| {
+        let age = now.saturating_sub(Duration::from_nanos(client.learned_ns));
+        client.epoch == admissions.epoch && age < admissions.ttl
+    };
+    let profile: Option<types::packet_profile> = value_of(profiles, bytes(&service))?;
+    Ok(PacketKnowledge {
+        is_admitted: client.is_some_and(admits),
+        ..profile.map_or_else(PacketKnowledge::default, |profile| judge(&profile, now))
+    })
+}
+
+fn value_of<T: Copy + layout::Structure>(map: &Map, key: &[u8]) -> Result<Option<T>, Error> {
+    let mut value = vec![0; size_of::<T>()];
+    let found = map.look_up(key, &mut value)?;
+    Ok(whole(&value).filter(|_| found))
+}
+
+fn judge(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
+    let bad_until = Duration::from_nanos(profile.bad_until_ns);
+    let age = now.saturating_sub(Duration::from_nanos(profile.learned_ns));
+    PacketKnowledge {
+        bad_for: bad_until.checked_sub(now).filter(|left| !left.is_zero()),
+        // Zero stands for never, and would be recent on a host that has just started.
+        learned: (profile.learned_ns != 0 && age < PROFILE_VALID).then_some(age),
+        is_long: profile.is_long != 0,
+        is_admitted: false,
+    }
+}

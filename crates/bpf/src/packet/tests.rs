@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The programs of the packet path on maps of their own, and their translation of random segments
+//! against a plain one.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use posthaste_testkit::Rng;
+
+use crate::layout::bytes;
+use crate::object::{Map, Program};
+use crate::objects::packet_path::{self, map};
+use crate::objects::types;
+use crate::sys;
+
+use super::{CONTEXT_WORDS, program};
+
+mod reference;
+
+use reference::{Segment, Shift};
+
+/// `PACKET_OPEN`
+const OPEN: u32 = 4;
+/// `OFFERS_WINDOW_SCALE`
+const WINDOW_SCALE: u8 = 1;
+/// `TC_ACT_OK`, `TC_ACT_UNSPEC`
+const PASS: u32 = 0;
+const NEXT: u32 = u32::MAX;
+/// The loopback device, where the kernel runs a program unless it is given another one.
+const IFINDEX: u32 = 1;
+const CASES: usize = 20_000;
+
+/// Maps of a packet path with so many flows.
+pub(super) fn maps(flows: u32) -> Vec<Arc<Map>> {
+    let object = &packet_path::OBJECT;
+    let make = |number: usize| {
+        let is_table = number == map::PACKET_FLOWS;
+        // Some of the redirect program have their sizes from its settings.
+        let is_open = object.maps[number].entries == 0;
+        object.make(number, is_table.then_some(flows).or(is_open.then_some(64)))
+    };
+    let maps: Result<Vec<_>, _> = (0..object.maps.len()).map(make).collect();
+    maps.unwrap()
+}
+
+/// A program on such maps.
+pub(super) fn load(number: usize, maps: &[Arc<Map>]) -> Program {
+    let object = &packet_path::OBJECT;
+    let types = object.load_types().unwrap();
+    object.load(number, &types, maps, &[1; 16]).unwrap()
+}
+
+/// Both directions of a packet path, on the loopback device.
+struct Programs {
+    maps: Vec<Arc<Map>>,
+    programs: [Program; 2],
+}
+
+impl Programs {
+    fn load() -> Self {
+        let maps = maps(1024);
+        let device = types::device {
+            l2_bytes: 14,
+            ..types::device::default()
+        };
+        let described = maps[map::DEVICES].update(&IFINDEX.to_ne_bytes(), bytes(&device));
+        described.unwrap();
+        // Behind the counters of `struct packet_control`: every interface has had a client.
+        let mut control = [0; 16 + 1024];
+        control[16..].fill(1);
+        maps[map::PACKET_CONTROL].update(&[0; 4], &control).unwrap();
+        let programs = [program::PACKET_IN, program::PACKET_OUT].map(|number| load(number, &maps));
+        Self { maps, programs }
+    }
+
+    /// What becomes of a frame of the client (`out` is 0) or of the server, and the verdict.
+    fn run(&self, out: usize, frame: &[u8]) -> (u32, Vec<u8>) {
+        let mut after = vec![0; frame.len()];
+        let program = self.programs[out].as_fd();
+        let mut context = [0; 256];
+        let run = sys::run_frame(
+            program,
+            frame,
+            &[0; CONTEXT_WORDS],
+            &mut after,
+            &mut context,
+        );
+        (run.unwrap().0, after)
+    }
+
+    fn flow(&self, key: &types::packet_key) -> types::packet_flow {
+        let mut value = vec![0; size_of::<types::packet_flow>()];
+        assert!(
+            self.maps[map::PACKET_FLOWS]
+                .look_up(bytes(key), &mut value)
+                .unwrap()
+        );
+        crate::layout::whole(&value).unwrap()
+    }
+}
+
+/// A number that is often at an edge: sequence numbers wrap, and their order changes at half.
+fn number(rng: &mut Rng) -> u32 {
+    let near = rng.below(8_u32).wrapping_sub(4);
+    match rng.below(4) {
+        0 => near,
+        1 => near.wrapping_add(1 << 31),
+        _ => u32::try_from(rng.next() >> 32).unwrap(),
+    }
+}
+
+fn octet(rng: &mut Rng) -> u8 {
+    rng.below(256_u32).try_into().unwrap()
+}
+
+/// Options as senders arrange them, and as none should: repeated, unknown, cut off, too short.
+fn options(rng: &mut Rng) -> Vec<u8> {
+    let mut options = Vec::new();
+    match rng.below(6_usize) {
+        0 => return options,
+        // As RFC 7323 appendix A recommends, and without the padding before.
+        padded @ 1..=2 => {
+            options.resize(4 - 2 * padded, 1);
+            timestamps(rng, &mut options);
+        }
+        _ => {
+            for _ in 0..rng.below(7) {
+                push_option(rng, &mut options);
+            }
+        }
+    }
+    options.truncate(40);
+    while !options.len().is_multiple_of(4) {
+        options.push(if rng.once_in(2) { 0 } else { 1 });
+    }
+    options
+}
+
+fn timestamps(rng: &mut Rng, to: &mut Vec<u8>) {
+    to.extend([8, 10]);
+    to.extend(number(rng).to_be_bytes());
+    let echo = if rng.once_in(4) { 0 } else { number(rng) };
+    to.extend(echo.to_be_bytes());
+}
+
+fn push_option(rng: &mut Rng, to: &mut Vec<u8>) {
+    match rng.below(12) {
+        0..=2 => to.push(1),
+        3 => to.extend([1, 1]),
+        4 | 5 => timestamps(rng, to),
+        6..=8 => {
+            let edges = 2 * (1 + rng.below(4_usize));
+            to.extend([5, u8::try_from(2 + 4 * edges).unwrap()]);
+            to.extend((0..edges).flat_map(|_| number(rng).to_be_bytes()));
+        }
+        9 => {
+            // Unknown, or one of a SYN.
+            let length = 2 + rng.below(7_usize);
+            let kind = [2, 3, 4, 8, 19, 30, 34, 253][rng.below(8_usize)];
+            to.extend([kind, u8::try_from(length).unwrap()]);
+            to.extend((2..length).map(|_| octet(rng)));
+        }
+        // Any length, also less than two, or more than there is.
+        10 => to.extend([octet(rng), octet(rng)]),
+        _ => to.push(0),
+    }
+}
+
+/// A segment of either end of a flow of the family.
+fn segment(rng: &mut Rng, ipv6: bool) -> Segment {
+    let words = if ipv6 { 4 } else { 1 };
+    let mut address = || (0..4 * words).map(|_| octet(rng)).collect::<Vec<u8>>();
+    // Not v4-mapped.
+    let (mut source, mut destination) = (address(), address());
+    source[0] |= 0x20;
+    destination[0] |= 0x20;
+    let ports = [rng.below(65_536_u32), rng.below(65_536_u32)];
+    Segment {
+        source,
+        destination,
+        ports: ports.map(|port| u16::try_from(port).unwrap()),
+        seq: number(rng),
+        ack: number(rng),
+        // No SYN, which has paths of its own.
+        flags: octet(rng) & !2,
+        window: [0, 1, 0xffff, u16::from(octet(rng)) << 8 | 7][rng.below(4_usize)],
+        urgent: u16::from(octet(rng)),
+        options: options(rng),
+        payload: {
+            let length = [0, 0, 1, 3, 536, 1448][rng.below(6_usize)];
+            (0..length).map(|_| octet(rng)).collect()
+        },
+        corrupted: rng.once_in(8),
+    }
+}
+
+/// An open flow, whose client is the segment's source or its destination.
+fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
+    let shift = |rng: &mut Rng| rng.below(15_u32).try_into().unwrap();
+    types::packet_flow {
+        state: OPEN,
+        ifindex: IFINDEX,
+        seq_delta: number(rng),
+        ts_delta: number(rng),
+        client_ack: number(rng),
+        server_ack: number(rng),
+        granted: [0, WINDOW_SCALE][rng.below(2_usize)],
+        client_shift: shift(rng),
+        server_shift: shift(rng),
+        promised_shift: shift(rng),
+        turned: turned.into(),
+        is_long: 1,
+        ..types::packet_flow::default()
+    }
+}
+
+/// What the packet path has to change in a direction.
+fn shift(flow: &types::packet_flow, out: bool) -> Shift {
+    let scales = flow.granted & WINDOW_SCALE != 0;
+    if out {
+        Shift {
+            seq: flow.seq_delta,
+            ts_value: flow.ts_delta,
+            widen: if scales { flow.server_shift } else { 0 },
+            narrow: flow.promised_shift,
+            ..Shift::default()
+        }
+    } else {
+        Shift {
+            ack: flow.seq_delta.wrapping_neg(),
+            ts_echo: flow.ts_delta.wrapping_neg(),
+            widen: if scales { 0 } else { flow.client_shift },
+            ..Shift::default()
+        }
+    }
+}
+
+/// Both programs change of random segments what the plain translation changes, and nothing else: also
+/// with numbers near their wrap, in any layout of options, whole or malformed. A segment that arrives
+/// with a wrong checksum leaves with a wrong one.
+#[test]
+fn random_segments_are_translated_as_by_the_reference() {
+    let programs = Programs::load();
+    let mut rng = Rng::new(7);
+    for case in 0..CASES {
+        let (ipv6, out) = (rng.once_in(2), rng.once_in(2));
+        let segment = segment(&mut rng, ipv6);
+        let (key, source_is_second) = segment.key();
+        let entry = flow(&mut rng, source_is_second != out);
+        let flows = &programs.maps[map::PACKET_FLOWS];
+        flows.update(bytes(&key), bytes(&entry)).unwrap();
+        let (verdict, frame) = programs.run(out.into(), &segment.frame());
+        assert_eq!(
+            verdict,
+            [PASS, NEXT][usize::from(out)],
+            "{case}: {segment:?}"
+        );
+        let expected = segment.translated(&shift(&entry, out));
+        assert_eq!(frame, expected.frame(), "{case}: {segment:?}, {entry:?}");
+        assert_counted(&programs.flow(&key), &entry, &segment, out);
+        flows.delete(bytes(&key)).unwrap();
+    }
+}
+
+/// What the other end has acknowledged is counted, wherever the numbers are.
+fn assert_counted(
+    after: &types::packet_flow,
+    before: &types::packet_flow,
+    segment: &Segment,
+    out: bool,
+) {
+    let (ack, former, bytes, end) = if out {
+        (after.server_ack, before.server_ack, after.bytes_up, 2)
+    } else {
+        (after.client_ack, before.client_ack, after.bytes_down, 1)
+    };
+    let acknowledges = segment.flags & 16 != 0;
+    let expected = if acknowledges { segment.ack } else { former };
+    assert_eq!(ack, expected, "{segment:?}");
+    let more = i64::from(expected.wrapping_sub(former).cast_signed());
+    assert_eq!(bytes.cast_signed(), more, "{segment:?}");
+    assert_eq!(after.ended & 3, u32::from(segment.flags & 1) * end);
+}

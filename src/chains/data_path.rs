@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How the segments of a flow would reach its server: through sockets, packet by packet, or
+//! forwarded past the node; and the reasons. The programs decide by the same facts in the same
+//! order (`open_flow` in `packet_path.bpf.c`), and by the options of the client's SYN, which a
+//! request does not have.
+
+use std::time::Duration;
+
+use posthaste_bpf::PacketKnowledge;
+use posthaste_daemon::http::millis;
+use posthaste_relay::policy::{Action, DataPath, Rule};
+
+use super::Question;
+use crate::api::packets::{DataPath as Answer, Reason};
+use posthaste_config::Config;
+
+/// What the node knows for the packet path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packets {
+    /// About the flow; `None` while the packet path is not loaded.
+    pub(crate) flow: Option<PacketKnowledge>,
+    /// Whether the host blocks flows that must be observed.
+    pub(crate) blocked: bool,
+}
+
+/// The data path of the flow of a request; `None` if no rule relays it. `packets` is `None` when
+/// no node was queried.
+pub(crate) fn data_path(
+    config: &Config,
+    question: &Question,
+    packets: Option<&Packets>,
+) -> Option<Answer> {
+    let policy = &config.policy;
+    let rule = &policy.rules[policy.classify(&question.flow())?];
+    if rule.action != Action::Relay {
+        return None;
+    }
+    let has_client = question.client.is_some();
+    Some(match packets {
+        _ if rule.data_path == DataPath::Socket => answer("socket", Reason::Rule),
+        None => answer("packet", Reason::Rule),
+        Some(packets) => choose(rule, has_client, packets),
+    })
+}
+
+/// The choice for a rule that may take the packet path.
+fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
+    // What the packet path leaves goes on as if there were none.
+    let left = match rule.data_path {
+        DataPath::Packet => "forward",
+        DataPath::Socket | DataPath::Auto => "socket",
+    };
+    let Some(known) = packets.flow else {
+        return answer(left, Reason::Unavailable);
+    };
+    if rule.observe && packets.blocked {
+        return answer("forward", Reason::Blocked);
+    }
+    if let Some(left_for) = known.bad_for {
+        return since(answer(left, Reason::Bad), left_for);
+    }
+    let Some(age) = known.learned else {
+        return answer("forward", Reason::Unknown);
+    };
+    if rule.observe && has_client && !known.is_admitted {
+        return answer("forward", Reason::Client);
+    }
+    let (path, reason) = match rule.data_path {
+        DataPath::Auto if known.is_long => ("socket", Reason::Long),
+        DataPath::Auto => ("packet", Reason::Short),
+        DataPath::Packet | DataPath::Socket => ("packet", Reason::Known),
+    };
+    since(answer(path, reason), age)
+}
+
+fn answer(path: &str, reason: Reason) -> Answer {
+    Answer {
+        path: path.into(),
+        reason,
+        time_ms: None,
+    }
+}
+
+fn since(answer: Answer, time: Duration) -> Answer {
+    Answer {
+        time_ms: Some(millis(time)),
+        ..answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_config::invariants::HOST;
+
+    /// The answer for a flow from a client to a destination that are known as described.
+    fn chosen(defaults: &str, packets: Option<Packets>) -> Option<(String, Reason)> {
+        let text = format!("version = 1\n[defaults]\n{defaults}\n");
+        let config = Config::parse("node.toml".as_ref(), &text, &HOST).unwrap();
+        let client = "192.0.2.1".parse().unwrap();
+        let question = Question::new("198.51.100.7:443".parse().unwrap(), Some(client)).unwrap();
+        let answer = data_path(&config, &question, packets.as_ref());
+        answer.map(|answer| (answer.path, answer.reason))
+    }
+
+    fn known() -> PacketKnowledge {
+        PacketKnowledge {
+            bad_for: None,
+            learned: Some(Duration::from_secs(5)),
+            is_long: false,
+            is_admitted: true,
+        }
+    }
+
+    fn assert_chosen(defaults: &str, flow: Option<PacketKnowledge>, path: &str, reason: Reason) {
+        let packets = Packets {
+            flow,
+            blocked: false,
+        };
+        let expected = Some((path.to_owned(), reason));
+        assert_eq!(chosen(defaults, Some(packets)), expected, "{defaults}");
+    }
+
+    #[test]
+    fn rules_without_a_choice() {
+        let forwarded = chosen("[[rule]]\nname = \"a\"\naction = \"forward\"", None);
+        assert_eq!(forwarded, None);
+        let socket = Some(("socket".to_owned(), Reason::Rule));
+        assert_eq!(chosen("", None), socket);
+        let packet = Some(("packet".to_owned(), Reason::Rule));
+        assert_eq!(chosen("data_path = \"packet\"", None), packet);
+    }
+
+    #[test]
+    fn what_is_known_decides() {
+        let (packet, auto) = ("data_path = \"packet\"", "data_path = \"auto\"");
+        let is_long = PacketKnowledge {
+            is_long: true,
+            ..known()
+        };
+        let bad = PacketKnowledge {
+            bad_for: Some(Duration::from_secs(9)),
+            ..known()
+        };
+        let unknown = PacketKnowledge::default();
+        assert_chosen(packet, None, "forward", Reason::Unavailable);
+        assert_chosen(auto, None, "socket", Reason::Unavailable);
+        assert_chosen(packet, Some(unknown), "forward", Reason::Unknown);
+        assert_chosen(auto, Some(unknown), "forward", Reason::Unknown);
+        assert_chosen(packet, Some(bad), "forward", Reason::Bad);
+        assert_chosen(auto, Some(bad), "socket", Reason::Bad);
+        assert_chosen(packet, Some(is_long), "packet", Reason::Known);
+        assert_chosen(auto, Some(is_long), "socket", Reason::Long);
+        assert_chosen(auto, Some(known()), "packet", Reason::Short);
+    }
+
+    #[test]
+    fn observing_rules_need_the_client() {
+        let observe = "observe = true\ndata_path = \"packet\"";
+        let unobserved = PacketKnowledge {
+            is_admitted: false,
+            ..known()
+        };
+        assert_chosen(observe, Some(unobserved), "forward", Reason::Client);
+        assert_chosen(observe, Some(known()), "packet", Reason::Known);
+        let blocked = Packets {
+            flow: Some(known()),
+            blocked: true,
+        };
+        let expected = Some(("forward".to_owned(), Reason::Blocked));
+        assert_eq!(chosen(observe, Some(blocked)), expected);
+    }
+}

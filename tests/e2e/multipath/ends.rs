@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Paths that fail, and ends of connections.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use posthaste_lab::network::Family;
+use socket2::Protocol;
+
+use super::converting;
+use super::testbed::{TwoPaths, content, server, transfer, until_joined};
+use crate::support::{
+    MODES, PORT, errno, expect_reset, firewall, reset, until_counter, until_ended,
+};
+
+/// Reads a whole stream; returns it with the longest time between two of its parts.
+fn read_with_gap(stream: &mut TcpStream) -> (Vec<u8>, Duration) {
+    let (mut all, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    let (mut last, mut gap) = (Instant::now(), Duration::ZERO);
+    loop {
+        let count = stream.read(&mut part).expect("no error reaches the client");
+        gap = gap.max(last.elapsed());
+        last = Instant::now();
+        if count == 0 {
+            return (all, gap);
+        }
+        all.extend_from_slice(&part[..count]);
+    }
+}
+
+/// Downloads while `cut` breaks the first path.
+fn download_across(cut: impl Fn(&TwoPaths) + Sync) {
+    const BYTES: usize = 24 << 20;
+    let bed = TwoPaths::new();
+    let node = bed.node(&converting("early"));
+    // Slow enough that the cut meets the download.
+    for side in ["c1", "c2"] {
+        let shape = format!("qdisc add dev {side} root tbf rate 40mbit burst 32kb latency 50ms");
+        let mut tc = bed.router.command("tc").expect("tc");
+        assert!(
+            tc.args(shape.split(' '))
+                .status()
+                .expect("tc runs")
+                .success()
+        );
+    }
+    let listener = bed.listen(Family::V4, Protocol::TCP);
+    let (mut client, mut server) = bed.connect(Family::V4, &listener);
+    until_joined(&bed.router, 1);
+    let sender = thread::spawn(move || {
+        server.write_all(&content(BYTES)).expect("it is sent");
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(700));
+            cut(&bed);
+        });
+        let (received, gap) = read_with_gap(&mut client);
+        assert!(received == content(BYTES), "{} bytes", received.len());
+        println!("longest gap {gap:?}");
+    });
+    sender.join().expect("the sender ends");
+    drop(client);
+    until_ended(&node, "finished", 1);
+}
+
+// promise: MP4
+#[test]
+fn download_survives_a_link_down() {
+    download_across(|bed| bed.client.ip("link set p1 down").expect("a link"));
+}
+
+// promise: MP4
+#[test]
+fn download_survives_a_silent_path() {
+    download_across(|bed| {
+        let arriving = ("prerouting", "iifname \"c1\" drop");
+        let leaving = ("postrouting", "oifname \"c1\" drop");
+        firewall(&bed.router, "silent", &[arriving, leaving]);
+    });
+}
+
+// promise: MP5
+#[test]
+fn ends_reach_the_other_side() {
+    for mode in MODES {
+        let bed = TwoPaths::new();
+        let node = bed.node(&converting(mode));
+        for family in Family::ALL {
+            let listener = bed.listen(family, Protocol::TCP);
+            let (client, mut server) = bed.connect(family, &listener);
+            reset(client);
+            expect_reset(&mut server);
+            let (mut client, server) = bed.connect(family, &listener);
+            reset(server);
+            expect_reset(&mut client);
+            // Closed one way, and bytes the other way afterwards.
+            let (client, mut server) = bed.connect(family, &listener);
+            let mut client = transfer(client, &mut server, 100_000);
+            transfer(server, &mut client, 100_000);
+        }
+        until_ended(&node, "finished", 2);
+        until_counter(&node, "relays", 0);
+    }
+}
+
+// promise: MP5
+#[test]
+fn refusal_reaches_the_client() {
+    let bed = TwoPaths::new();
+    let _node = bed.node(&converting("strict"));
+    for family in Family::ALL {
+        let refused = bed.dial(server(family, PORT));
+        assert_eq!(errno(&refused), Some(libc::ECONNREFUSED), "{family}");
+    }
+}
