@@ -9,7 +9,7 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 6] = [
+const OBJECTS: [(&str, &[&str]); 7] = [
     ("capture", &["capture", "destination", "exempt_key"]),
     ("syn_option", &["syn_option"]),
     (
@@ -34,6 +34,7 @@ const OBJECTS: [(&str, &[&str]); 6] = [
             "packet_client",
         ],
     ),
+    ("bypass", &["bypass_pair", "packet_key"]),
     (
         "deferred",
         &[
@@ -59,10 +60,12 @@ fn main() {
     }
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
     for header in [
+        "bypass.h",
         "helpers.h",
         "types.h",
         "maps.h",
         "packet.h",
+        "packet_flows.h",
         "packet_icmp.h",
         "packet_learning.h",
         "packet_path.h",

@@ -31,6 +31,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         observe: false,
         source_address: SourceAddress::Node,
         data_path: DataPath::Socket,
+        bypass: false,
         multipath: Multipath::Pass,
         upstream_multipath: false,
         proxy_protocol: false,

@@ -17,8 +17,8 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    Closed, Direction, Event, HalfOpen, Intercept, MultipathListener, Observed, PathSettings,
-    Source,
+    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, MultipathListener,
+    Observed, PathSettings, Source,
 };
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
@@ -250,6 +250,27 @@ impl Intercept for Capture {
     fn forward_joins(&mut self, _token: u32) {}
 
     fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
+
+    fn begin_bypass(
+        &mut self,
+        _flow: &Flow,
+        _ends: &BypassEnds,
+        _deadline: Duration,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn learn_bypass(&mut self, _flow: &Flow, _windows: [u32; 2]) -> bool {
+        false
+    }
+
+    fn step_bypass(&mut self, _flow: &Flow, _now: Duration) -> BypassStep {
+        BypassStep::GiveUp
+    }
+
+    fn settle_bypass(&mut self, _flow: &Flow) {}
+
+    fn end_bypass(&mut self, _flow: &Flow) {}
 
     /// A command's packets do not cross the host: such sockets do no harm.
     fn forget(&mut self, _closed: &[Closed]) {}

@@ -23,7 +23,7 @@ mod forged;
 mod icmp;
 mod late;
 mod learning;
-mod lifetime;
+pub(crate) mod lifetime;
 mod reload;
 mod report;
 mod resend;

@@ -85,3 +85,7 @@ static long HELPER(skb_pull_data)(struct __sk_buff *skb, __u32 len) = NUMBER(skb
 static __u64 HELPER(ktime_get_coarse_ns)(void) = NUMBER(ktime_get_coarse_ns);
 static long HELPER(for_each_map_elem)(void *map, void *callback, void *context,
 				      __u64 flags) = NUMBER(for_each_map_elem);
+static long HELPER(redirect)(__u32 ifindex, __u64 flags) = NUMBER(redirect);
+static long HELPER(redirect_neigh)(__u32 ifindex, void *next_hop, int bytes,
+				   __u64 flags) = NUMBER(redirect_neigh);
+static struct bpf_tcp_sock *HELPER(tcp_sock)(void *sk) = NUMBER(tcp_sock);

@@ -63,6 +63,27 @@ pub(crate) fn flow_key(flow: &Flow) -> types::flow {
     }
 }
 
+/// The key by which the packet path finds a flow, and whether the client is its second end.
+pub(crate) fn packet_key(flow: &Flow) -> (types::packet_key, bool) {
+    let key = flow_key(flow);
+    let client = (key.client_port, key.client);
+    let server = (key.server_port, key.server);
+    // As the programs compare: in the order of the host's memory.
+    let turned = (client.0, client.1.word) > (server.0, server.1.word);
+    let (first, second) = if turned {
+        (server, client)
+    } else {
+        (client, server)
+    };
+    let key = types::packet_key {
+        first: first.1,
+        second: second.1,
+        first_port: first.0,
+        second_port: second.0,
+    };
+    (key, turned)
+}
+
 /// Reverts [`flow_key`].
 pub(crate) fn flow(key: &types::flow) -> Flow {
     Flow::from_mapped(

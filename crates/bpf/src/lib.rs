@@ -8,6 +8,7 @@
 //! packet path, which is pinned.
 
 mod attach;
+mod bypass;
 mod capture;
 mod cgroup;
 mod deferred;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use posthaste_relay::flow::Flow;
 
 use crate::error::Error;
-use crate::object::{Map, Program};
+use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};
 use crate::redirect::{self, Settings};
 use crate::sys;
@@ -112,7 +112,9 @@ impl PacketPath {
         let numbers = 0..object.maps.len();
         let maps = numbers.map(|number| match redirect::shared(object, number, shared) {
             Some(map) => Ok(map),
-            None if LASTING.contains(&number) => lasting(number, entries(number), pins.as_ref()),
+            None if LASTING.contains(&number) => {
+                lasting(object, number, entries(number), pins.as_ref())
+            }
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -218,22 +220,7 @@ impl PacketPath {
     /// one.
     fn link(&self, ifindex: u32, direction: usize, program: &Program) -> io::Result<OwnedFd> {
         let pin = self.pin_of(ifindex, direction);
-        if let Some(pin) = &pin {
-            let adopted = sys::pinned(pin).and_then(|link| {
-                sys::update_link(link.as_fd(), program.as_fd())?;
-                Ok(link)
-            });
-            if let Ok(link) = adopted {
-                return Ok(link);
-            }
-            // The interface that it was for is gone.
-            let _ = fs::remove_file(pin);
-        }
-        let link = sys::link_first(program.as_fd(), ifindex, TCX[direction])?;
-        if let Some(pin) = &pin {
-            sys::pin(link.as_fd(), pin)?;
-        }
-        Ok(link)
+        lasting_link(pin, program, ifindex, TCX[direction])
     }
 
     fn pin_of(&self, ifindex: u32, direction: usize) -> Option<PathBuf> {
@@ -247,6 +234,18 @@ impl PacketPath {
         for pin in (0..TCX.len()).filter_map(|direction| self.pin_of(ifindex, direction)) {
             let _ = fs::remove_file(pin);
         }
+    }
+
+    /// What outlives the process, unless its flows end with it.
+    pub(crate) fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    /// The map with this name, if the packet path has it.
+    pub(crate) fn map(&self, name: &str) -> Option<Arc<Map>> {
+        let mut names = packet_path::OBJECT.maps.iter();
+        let at = names.position(|map| map.name == name)?;
+        Some(Arc::clone(&self.maps[at]))
     }
 
     /// At most `most` flows, in no order.
@@ -286,6 +285,7 @@ impl Drop for PacketPath {
         let flows = &self.maps[map::PACKET_FLOWS];
         if let Some(pins) = &self.pins
             && flows.is_empty().is_ok_and(|empty| empty)
+            && pins.pairs_left() == 0
         {
             pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
@@ -329,8 +329,12 @@ impl Keeper {
 }
 
 /// A map that an earlier process pinned, or a new one, pinned.
-fn lasting(number: usize, entries: Option<u32>, pins: Option<&Pins>) -> Result<Arc<Map>, Error> {
-    let object = &packet_path::OBJECT;
+pub(crate) fn lasting(
+    object: &Object,
+    number: usize,
+    entries: Option<u32>,
+    pins: Option<&Pins>,
+) -> Result<Arc<Map>, Error> {
     let Some(pins) = pins else {
         return object.make(number, entries);
     };
@@ -341,6 +345,31 @@ fn lasting(number: usize, entries: Option<u32>, pins: Option<&Pins>) -> Result<A
     let map = object.make(number, entries)?;
     sys::pin(map.as_fd(), &pin).map_err(Error::map("pin", object.maps[number].name))?;
     Ok(map)
+}
+
+/// The link at a pin: an earlier process' with this program in place of its own, or a new one.
+pub(crate) fn lasting_link(
+    pin: Option<PathBuf>,
+    program: &Program,
+    ifindex: u32,
+    attach: u32,
+) -> io::Result<OwnedFd> {
+    if let Some(pin) = &pin {
+        let adopted = sys::pinned(pin).and_then(|link| {
+            sys::update_link(link.as_fd(), program.as_fd())?;
+            Ok(link)
+        });
+        if let Ok(link) = adopted {
+            return Ok(link);
+        }
+        // The interface that it was for is gone.
+        let _ = fs::remove_file(pin);
+    }
+    let link = sys::link_first(program.as_fd(), ifindex, attach)?;
+    if let Some(pin) = &pin {
+        sys::pin(link.as_fd(), pin)?;
+    }
+    Ok(link)
 }
 
 /// Secret random numbers.

@@ -597,14 +597,19 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	if (!entry || !scratch)
 		return PASS;
 	how.header = &scratch->header;
+	how.seq = entry->client_seq_delta;
 	how.ack = -entry->seq_delta;
+	how.ts_value = entry->client_ts_delta;
 	how.ts_echo = -entry->ts_delta;
-	/* The client scales by its own shift if it was promised to be understood. */
-	if (!(entry->granted & OFFERS_WINDOW_SCALE))
+	/* The client scales by its own shift if it was promised to be understood: its SYN
+	 * reached the server, unless a relay made the server's connection. */
+	if (entry->was_relayed || !(entry->granted & OFFERS_WINDOW_SCALE))
 		how.widen = entry->client_shift;
+	how.narrow = entry->node_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
-	note_end(entry, how.flags, PACKET_FIN_CLIENT, how.former_seq - entry->server_ack);
+	note_end(entry, how.flags, PACKET_FIN_CLIENT,
+		 how.former_seq + entry->client_seq_delta - entry->server_ack);
 	if (how.flags & TCP_ACK) {
 		entry->bytes_down += (__s32)(how.former_ack - entry->client_ack);
 		entry->client_ack = how.former_ack;
@@ -894,7 +899,9 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 		return PASS;
 	how.header = &scratch->header;
 	how.seq = entry->seq_delta;
+	how.ack = -entry->client_seq_delta;
 	how.ts_value = entry->ts_delta;
+	how.ts_echo = -entry->client_ts_delta;
 	if (entry->granted & OFFERS_WINDOW_SCALE)
 		how.widen = entry->server_shift;
 	how.narrow = entry->promised_shift;

@@ -2,6 +2,7 @@
 /* The maps of the packet path, and its half-open budget. */
 #pragma once
 #include "packet.h"
+#include "packet_flows.h"
 #include "packet_view.h"
 
 /* The verdicts here. PASS ends the chain of programs: the socket path must not see a
@@ -9,14 +10,6 @@
 #define NEXT TC_ACT_UNSPEC
 #define PASS TC_ACT_OK
 #define DROP TC_ACT_SHOT
-
-/* Not LRU: a flow whose entry is lost is dead. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 32768);
-	__type(key, struct packet_key);
-	__type(value, struct packet_flow);
-} packet_flows SEC(".maps");
 
 /* Preallocated: the allocator would cost more than the copy. */
 struct {
@@ -39,13 +32,6 @@ struct {
 	__type(key, __u64);
 	__type(value, struct packet_prefix);
 } packet_prefixes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct packet_control);
-} packet_control SEC(".maps");
 
 /* Whether the node has redirected flows to sockets here, or a predecessor may have. */
 struct {
@@ -160,28 +146,6 @@ static __always_inline struct packet *parse_segment(struct __sk_buff *skb, const
 	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
 	at = parse_ip(skb, pkt, pkt->l2_bytes);
 	return at && parse_tcp(skb, pkt, at) ? pkt : NULL;
-}
-
-static __always_inline struct packet_control *control_of_node(void)
-{
-	__u32 only = 0;
-
-	return bpf_map_lookup_elem(&packet_control, &only);
-}
-
-/* Whether an interface has had a client, or another one in its place has: flows of others
- * need no translation. */
-static __always_inline __u8 *clients_of(struct packet_control *control, __u32 ifindex)
-{
-	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
-}
-
-static __always_inline void note_client(__u32 ifindex)
-{
-	struct packet_control *control = control_of_node();
-
-	if (control)
-		*clients_of(control, ifindex) = true;
 }
 
 static __always_inline bool has_clients(__u32 ifindex)

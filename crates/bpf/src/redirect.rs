@@ -13,6 +13,7 @@ use posthaste_relay::intercept::PathSettings;
 use posthaste_relay::policy::{Prefix, Rule};
 
 use crate::attach::{Hold, Hook, Place};
+use crate::bypass::{Bypass, Pairs};
 use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
@@ -98,6 +99,8 @@ pub struct Maps {
     tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// The options of sockets' SYNs, once a program sends them.
     syn_options: Arc<OnceLock<Arc<Map>>>,
+    /// The flows that are handed over, once a rule wants that.
+    pairs: Arc<OnceLock<Pairs>>,
 }
 
 /// The loaded programs of one node.
@@ -116,6 +119,10 @@ pub struct Redirect {
     packet_path: Option<PacketPath>,
     /// Whether a rule wants it.
     wants_packet_path: bool,
+    /// The hand-over of flows to it, once a rule wants that.
+    bypass: Option<Bypass>,
+    /// Whether a rule wants it.
+    wants_bypass: bool,
     /// Why it could not be loaded or attached, until the node has reported it.
     packet_path_error: Option<Error>,
     /// Why its flows end with this process, if they do.
@@ -182,6 +189,7 @@ impl Maps {
             rings: (0..settings.workers).map(|_| OnceLock::new()).collect(),
             tail_call_maps: Arc::default(),
             syn_options: Arc::default(),
+            pairs: Arc::default(),
         })
     }
 
@@ -199,6 +207,7 @@ impl Maps {
             initial_cwnd: hold(map::INITIAL_CWND),
             tail_call_maps: Arc::clone(&self.tail_call_maps),
             syn_options: Arc::clone(&self.syn_options),
+            pairs: Arc::clone(&self.pairs),
             half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
             profiles: hold(map::PROFILES),
             multipath: Multipath {
@@ -252,6 +261,8 @@ impl Redirect {
             observer: None,
             packet_path: None,
             wants_packet_path: false,
+            bypass: None,
+            wants_bypass: false,
             packet_path_error: None,
             packet_path_unpinned: None,
             foreign_flow_table: None,
@@ -299,6 +310,7 @@ impl Redirect {
             self.observe()?;
         }
         self.wants_packet_path |= rules.iter().any(rules::wants_packet_path);
+        self.wants_bypass |= rules.iter().any(rules::wants_bypass);
         self.take_packets();
         let next = self.generation.wrapping_add(1);
         if let Err(error) = self.write_rules(next, &compiled) {
@@ -662,6 +674,34 @@ impl Redirect {
                 source,
             })?;
         }
+        self.attach_bypass()
+    }
+
+    /// Loads and attaches what hands flows over to the packet path, in front of it.
+    fn attach_bypass(&mut self) -> Result<(), Error> {
+        // Without pins a process that ends in the middle would leave its flows in the wrong numbers.
+        let (true, Some(packet_path)) = (self.wants_bypass, &self.packet_path) else {
+            return Ok(());
+        };
+        let Some(pins) = packet_path.pins() else {
+            return Ok(());
+        };
+        let bypass = match &mut self.bypass {
+            Some(bypass) => bypass,
+            empty @ None => {
+                let (settings, maps) = (&self.shared.settings, &self.shared.maps);
+                let (loaded, pairs) = Bypass::load(settings, maps, packet_path)?;
+                self.shared.pairs.get_or_init(|| pairs);
+                empty.insert(loaded)
+            }
+        };
+        for ifindex in self.holds.keys() {
+            let attached = bypass.attach(*ifindex, pins);
+            attached.map_err(|source| Error::Attach {
+                ifindex: *ifindex,
+                source,
+            })?;
+        }
         Ok(())
     }
 
@@ -713,6 +753,9 @@ impl Redirect {
         self.holds.remove(&ifindex);
         if let Some(packet_path) = &mut self.packet_path {
             packet_path.detach(ifindex);
+            if let (Some(bypass), Some(pins)) = (&mut self.bypass, packet_path.pins()) {
+                bypass.detach(ifindex, pins);
+            }
         }
         let _ = self.shared.get(map::DEVICES).delete(&ifindex.to_ne_bytes());
     }
@@ -741,7 +784,9 @@ impl Redirect {
         let sender = self.sender.iter().map(|sender| &sender.program);
         let observer = self.observer.iter().map(|observer| &observer.program);
         let packets = self.packet_path.iter().flat_map(PacketPath::programs);
-        let first = first.chain(sender).chain(observer).chain(packets);
+        let bypass = self.bypass.iter().flat_map(Bypass::programs);
+        let first = first.chain(sender).chain(observer);
+        let first = first.chain(packets).chain(bypass);
         let all = first.chain(deferred.map(Arc::as_ref));
         all.map(|program| (program.name, program.as_fd())).collect()
     }

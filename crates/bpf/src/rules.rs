@@ -72,7 +72,12 @@ pub(crate) fn observes(rule: &Rule) -> bool {
 
 /// Whether flows under a rule may take the packet path.
 pub(crate) fn wants_packet_path(rule: &Rule) -> bool {
-    rule.action == Action::Relay && rule.data_path != DataPath::Socket
+    rule.action == Action::Relay && (rule.data_path != DataPath::Socket || wants_bypass(rule))
+}
+
+/// Whether relays under a rule may leave their flows.
+pub(crate) fn wants_bypass(rule: &Rule) -> bool {
+    rule.action == Action::Relay && rule.uses_sockets() && rule.bypass
 }
 
 /// Whether a rule sets initial congestion windows.
@@ -290,6 +295,7 @@ mod tests {
             upstream: SideOptions::default(),
             timeouts: Timeouts::default(),
             data_path: DataPath::Socket,
+            bypass: false,
             multipath: Multipath::Pass,
             upstream_multipath: false,
             transfer_bytes: None,

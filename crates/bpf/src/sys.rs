@@ -495,14 +495,16 @@ pub(crate) fn run(
     Ok(attributes.returned)
 }
 
-/// The same, for what becomes of the frame, which has room in `frame_out`.
+/// The same, for what becomes of the frame and of the structure. Returns also the bytes of the
+/// frame, which has room in `frame_out`.
 #[cfg(test)]
 pub(crate) fn run_frame(
     program: BorrowedFd<'_>,
     frame: &[u8],
     context: &[u32],
     frame_out: &mut [u8],
-) -> io::Result<u32> {
+    after: &mut [u8],
+) -> io::Result<(u32, usize)> {
     let mut attributes = ProgRun {
         program: program.as_raw_fd(),
         data: address(frame.as_ptr()),
@@ -511,12 +513,15 @@ pub(crate) fn run_frame(
         data_room: length(frame_out),
         context: address(context.as_ptr()),
         context_bytes: 4 * length(context),
+        context_out: address(after.as_mut_ptr()),
+        context_room: length(after),
         repeat: 1,
         ..ProgRun::default()
     };
-    // SAFETY: the buffers live through the call, which writes to `frame_out` only.
+    // SAFETY: the buffers live through the call, which writes to the last two only.
     unsafe { command(PROG_RUN, &mut attributes) }?;
-    Ok(attributes.returned)
+    let bytes = usize::try_from(attributes.data_room).expect("frames are short");
+    Ok((attributes.returned, bytes))
 }
 
 /// # Safety

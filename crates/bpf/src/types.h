@@ -272,6 +272,13 @@ struct packet_flow {
 	__u8 link[12]; /* its link layer addresses */
 	__u16 pad;
 	__u64 prefix; /* of the client */
+	/* Of a flow that was relayed: the server's number less the client's, the same of their
+	 * timestamps, and the shift by which the server reads the client's windows. */
+	__u32 client_seq_delta;
+	__u32 client_ts_delta;
+	__u8 node_shift;
+	__u8 was_relayed;
+	__u8 spare[6];
 	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
 	 * differences of successive acknowledgements, so one that is late cancels out. */
 	__u64 bytes_up;	  /* the client's */

@@ -11,11 +11,12 @@ use std::time::Duration;
 use posthaste_relay::flow::{Flow, mapped};
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{
-    Closed, Direction, Event, HalfOpen, Intercept, MultipathListener, Observed, PathSettings,
-    Source,
+    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, MultipathListener,
+    Observed, PathSettings, Source,
 };
 use posthaste_relay::sys::monotonic;
 
+use crate::bypass::Pairs;
 use crate::deferred::TailCalls;
 use crate::error::Error;
 use crate::event::Reader;
@@ -71,6 +72,8 @@ pub struct WorkerHandle {
     pub(crate) tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// Set once SYN options can be sent.
     pub(crate) syn_options: Arc<OnceLock<Arc<Map>>>,
+    /// Set once a rule lets relays leave their flows.
+    pub(crate) pairs: Arc<OnceLock<Pairs>>,
     /// Half-open entries of the budget, and of its reserve.
     pub(crate) half_open_flows: [Arc<Map>; 2],
     pub(crate) profiles: Arc<Map>,
@@ -346,6 +349,40 @@ impl Intercept for WorkerMaps {
         }
     }
 
+    fn begin_bypass(
+        &mut self,
+        flow: &Flow,
+        ends: &BypassEnds,
+        deadline: Duration,
+    ) -> io::Result<()> {
+        let pairs = self.maps.pairs.get().ok_or(Error::Unsettled)?;
+        Ok(pairs.begin(flow, ends, low_millis(deadline))?)
+    }
+
+    fn learn_bypass(&mut self, flow: &Flow, windows: [u32; 2]) -> bool {
+        let pairs = self.maps.pairs.get();
+        pairs.is_some_and(|pairs| pairs.learn(flow, windows))
+    }
+
+    fn step_bypass(&mut self, flow: &Flow, now: Duration) -> BypassStep {
+        let pairs = self.maps.pairs.get();
+        pairs.map_or(BypassStep::GiveUp, |pairs| {
+            pairs.step(flow, low_millis(now))
+        })
+    }
+
+    fn settle_bypass(&mut self, flow: &Flow) {
+        if let Some(pairs) = self.maps.pairs.get() {
+            pairs.settle(flow);
+        }
+    }
+
+    fn end_bypass(&mut self, flow: &Flow) {
+        if let Some(pairs) = self.maps.pairs.get() {
+            pairs.remove(flow);
+        }
+    }
+
     fn set_multipath(&mut self, ipv6: bool, to: MultipathListener) -> io::Result<()> {
         let value = types::multipath_listener {
             joins: to.joins.to_be(),
@@ -385,6 +422,12 @@ impl Intercept for WorkerMaps {
     fn forget(&mut self, closed: &[Closed]) {
         self.host.destroy(closed);
     }
+}
+
+/// Milliseconds that wrap: only differences count.
+#[expect(clippy::cast_possible_truncation, reason = "they wrap")]
+fn low_millis(time: Duration) -> u32 {
+    time.as_millis() as u32
 }
 
 fn destination(flow: &Flow) -> types::destination {

@@ -100,6 +100,10 @@ counters! {
     bytes_down: total,
     #[doc = "Bytes moved by splice, in both directions."]
     bytes_spliced: total,
+    #[doc = "Attempts of relays to leave their flows to the packet path."]
+    bypasses_begun: total,
+    #[doc = "Such attempts that were given up without effect: the relay stays."]
+    bypasses_given_up: total,
     #[doc = "Flows given back to forwarding as this host did not answer their client."]
     undelivered: total,
     #[doc = "Frames that could not be put back on their device."]

@@ -141,6 +141,30 @@ pub struct Closed {
     pub cookie: u64,
 }
 
+/// What a hand-over needs from the two sockets of a relay, that of the client first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BypassEnds {
+    /// The window shifts (RFC 7323 section 2) of the end, and of the socket toward it.
+    pub shifts: [(u8, u8); 2],
+    /// What the kernel counts as acknowledged beyond the bytes that were written.
+    pub skew: [u32; 2],
+}
+
+/// What a worker does next about a flow that is handed over to the packet path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BypassStep {
+    /// Relay without clamps: nothing has changed.
+    GiveUp,
+    /// Keep the receive windows of both sockets small, and relay.
+    Clamp,
+    /// Relay what is below the cuts, and wait.
+    Drain,
+    /// Close both sockets without FIN and RST.
+    Close,
+    /// End the relay: the programs reset both ends.
+    Reset,
+}
+
 /// The redirection, as one worker sees it. Belongs to the worker's thread.
 pub trait Intercept {
     /// Readable when events are pending.
@@ -206,6 +230,25 @@ pub trait Intercept {
     fn record_failure(&mut self, flow: &Flow, period: Duration);
     /// Reverts [`Intercept::record_failure`].
     fn clear_failure(&mut self, flow: &Flow);
+    /// Begins to hand a relayed flow over to the packet path, and gives up at `deadline`.
+    ///
+    /// # Errors
+    /// The packet path is not available, or the table is full.
+    fn begin_bypass(
+        &mut self,
+        flow: &Flow,
+        ends: &BypassEnds,
+        deadline: Duration,
+    ) -> io::Result<()>;
+    /// Reads the sequence numbers of both sockets, whose receive windows are given in bytes. Called
+    /// until the hand-over has its cuts. False if they change too fast.
+    fn learn_bypass(&mut self, flow: &Flow, windows: [u32; 2]) -> bool;
+    /// Advances a hand-over.
+    fn step_bypass(&mut self, flow: &Flow, now: Duration) -> BypassStep;
+    /// Makes a flow whose sockets are closed one of the packet path.
+    fn settle_bypass(&mut self, flow: &Flow);
+    /// Ends a hand-over before its cuts: what its ends send reaches the sockets again.
+    fn end_bypass(&mut self, flow: &Flow);
     /// Redirects SYNs of Multipath TCP of one family, under rules that convert, to this listener.
     ///
     /// # Errors

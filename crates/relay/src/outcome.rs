@@ -39,6 +39,8 @@ named! {
         ClientFinTimeout = ("client_fin_timeout", "sF"),
         /// The server sent FIN; the client did not within the server-fin timeout.
         ServerFinTimeout = ("server_fin_timeout", "cF"),
+        /// The node left the flow to its packet path, which carries it on.
+        Bypassed = ("bypassed", "PB"),
         /// An operator killed the relay.
         Killed = ("killed", "KD"),
         /// The drain deadline passed.

@@ -224,6 +224,8 @@ pub struct Rule {
     pub observe: bool,
     /// How segments reach the server.
     pub data_path: DataPath,
+    /// Whether relays leave their flows to the packet path once they no longer help.
+    pub bypass: bool,
     /// What happens to SYNs that request Multipath TCP.
     pub multipath: Multipath,
     /// Whether the node requests Multipath TCP from servers.

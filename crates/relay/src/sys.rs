@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+mod bypass;
 mod icmp;
 mod info;
 mod multipath;
 mod options;
 mod sockets;
 
+pub(crate) use bypass::{LegState, is_empty, leg_state, set_window_clamp, silence, unread_bytes};
 pub use icmp::IcmpError;
 pub(crate) use icmp::{keep_icmp_errors, take_icmp_error};
 pub use info::TcpInfo;

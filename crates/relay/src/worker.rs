@@ -10,6 +10,7 @@
 
 mod admit;
 mod black_holes;
+mod bypass;
 mod connect_request;
 mod entry;
 mod fresh;
@@ -64,6 +65,7 @@ use crate::syn_options::SynOptions;
 use crate::sys::{self, Waker};
 use crate::warm::{self, WarmHops};
 
+use bypass::Leaving;
 pub use connect_request::ReplayGuard;
 use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
@@ -180,6 +182,8 @@ pub(crate) struct Worker<I> {
     again: Vec<u64>,
     /// Relays that need another turn after a delay.
     lingering: Lingering,
+    /// Relays that leave their flows.
+    leaving: Leaving,
     ended: Vec<Ended>,
     /// Sockets of relays that ended in this turn and that the kernel may keep in TIME_WAIT.
     closed: Vec<Closed>,
@@ -336,6 +340,7 @@ impl<I: Intercept> Worker<I> {
             fresh: Fresh::default(),
             again: Vec::new(),
             lingering: Lingering::default(),
+            leaving: Leaving::default(),
             ended: Vec::new(),
             closed: Vec::new(),
             events_wait: false,
@@ -418,6 +423,7 @@ impl<I: Intercept> Worker<I> {
             }
         }
         self.look_at_lingering();
+        self.look_at_leaving();
         if self.now >= self.swept + TICK {
             self.swept = self.now;
             self.sweep();
@@ -454,7 +460,8 @@ impl<I: Intercept> Worker<I> {
         let look = self.looks.peek().map(|Reverse((due, _))| *due);
         let lingering = self.lingering.deadline();
         let joins = self.multipath.deadline();
-        let deadlines = [tick, warm, paces, look, lingering, joins];
+        let leaving = self.leaving.deadline();
+        let deadlines = [tick, warm, paces, look, lingering, joins, leaving];
         let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
@@ -511,6 +518,9 @@ impl<I: Intercept> Worker<I> {
         let due = self.in_window(share, |_, entry| entry.deadline() <= self.now);
         let watched = self.in_window(share, |key, entry| self.is_watched(key, entry));
         let lingering = self.in_window(share, |_, entry| entry.lingers());
+        let leaving = self.in_window(share, |key, entry| {
+            entry.may_leave() && !self.leaving.contains(key)
+        });
         self.cursor += share;
         if self.cursor >= self.entries.capacity() {
             self.cursor = 0;
@@ -520,6 +530,9 @@ impl<I: Intercept> Worker<I> {
             self.watch_sending(key);
         }
         self.note_progress(&lingering);
+        for key in leaving {
+            self.begin_bypass(key);
+        }
         for key in due {
             self.on_time(key);
         }

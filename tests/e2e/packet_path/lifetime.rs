@@ -15,7 +15,7 @@ use super::*;
 use crate::support::{SOON, binary};
 
 /// A BPF file system that only the programs of one test have, at the usual place.
-struct Place {
+pub(crate) struct Place {
     directory: Scratch,
 }
 
@@ -38,7 +38,7 @@ impl Place {
         place
     }
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::mounted(&["-t", "bpf", "bpf"])
     }
 
@@ -55,13 +55,13 @@ impl Place {
         self.start_with(host, CONFIG)
     }
 
-    fn start_with(&self, host: &Namespace, config: &str) -> Node {
+    pub(crate) fn start_with(&self, host: &Namespace, config: &str) -> Node {
         let node = Node::builder(host, self.program()).config(config).start();
         node.expect("the node becomes ready")
     }
 
     /// The pins of network namespaces.
-    fn pins(&self) -> Vec<PathBuf> {
+    pub(crate) fn pins(&self) -> Vec<PathBuf> {
         let listed = fs::read_dir(self.root().join("posthaste"));
         let each = listed.into_iter().flatten();
         each.map(|entry| entry.expect("a name").path()).collect()
@@ -286,7 +286,7 @@ fn flows_are_forwarded_without_the_packet_path() {
     let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
     let map = pins.join(format!(
-        "{}/packets-9/packet_flows",
+        "{}/packets-10/packet_flows",
         cookie.expect("a number")
     ));
     fs::create_dir_all(map).expect("a directory");

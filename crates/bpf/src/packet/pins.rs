@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::sweep::Sweep;
 use crate::object::Map;
+use crate::objects::bypass;
 use crate::objects::packet_path::{self, map};
 use crate::sys;
 
@@ -25,7 +26,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-9";
+const LAYOUT: &str = "packets-10";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// Time between two rounds of [`Orphans`].
@@ -35,7 +36,7 @@ const OUTLIVED_MAX: Duration = Duration::from_mins(124);
 
 /// The pins of one network namespace.
 #[derive(Debug)]
-pub(super) struct Pins(PathBuf);
+pub(crate) struct Pins(PathBuf);
 
 impl Pins {
     fn of(netns: u64) -> Self {
@@ -63,7 +64,7 @@ impl Pins {
         Ok(pins)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -85,6 +86,17 @@ impl Pins {
         there
             .and_then(|there| Ok(there.ino() == ours?.ino()))
             .unwrap_or(false)
+    }
+
+    /// How many flows are handed over, or were when their relay's process ended.
+    pub(super) fn pairs_left(&self) -> usize {
+        let object = &bypass::OBJECT;
+        let pin = self.path(object.maps[bypass::map::BYPASS_PAIRS].name);
+        let Ok(map) = sys::pinned(&pin) else {
+            return 0;
+        };
+        let map = object.adopt(bypass::map::BYPASS_PAIRS, map);
+        crate::bypass::sweep(&map).unwrap_or(1)
     }
 
     /// Pins an object in place of another.
@@ -164,7 +176,8 @@ impl Orphans {
         let mut walk = Sweep::new(&self.flows);
         while self.are_mine() {
             let round = walk.round(self.sweep.as_fd()).unwrap_or_default();
-            if round.left == Some(0) || Instant::now() >= until {
+            let is_last = round.left == Some(0) && self.pins.pairs_left() == 0;
+            if is_last || Instant::now() >= until {
                 return self.pins.remove_of(&self.owners, self.owner);
             }
             thread::sleep(ROUND);

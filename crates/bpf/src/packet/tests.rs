@@ -80,8 +80,15 @@ impl Programs {
     fn run(&self, out: usize, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut after = vec![0; frame.len()];
         let program = self.programs[out].as_fd();
-        let verdict = sys::run_frame(program, frame, &[0; CONTEXT_WORDS], &mut after);
-        (verdict.unwrap(), after)
+        let mut context = [0; 256];
+        let run = sys::run_frame(
+            program,
+            frame,
+            &[0; CONTEXT_WORDS],
+            &mut after,
+            &mut context,
+        );
+        (run.unwrap().0, after)
     }
 
     fn flow(&self, key: &types::packet_key) -> types::packet_flow {

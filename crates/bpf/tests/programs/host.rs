@@ -253,6 +253,7 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
         upstream: SideOptions::default(),
         timeouts: Timeouts::default(),
         data_path: DataPath::Socket,
+        bypass: false,
         multipath: Multipath::Off,
         upstream_multipath: false,
         transfer_bytes: None,

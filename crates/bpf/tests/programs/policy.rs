@@ -116,6 +116,7 @@ fn rule(rng: &mut Rng, number: usize) -> Rule {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: posthaste_relay::policy::DataPath::Socket,
+        bypass: false,
         multipath: posthaste_relay::policy::Multipath::Off,
         upstream_multipath: false,
         proxy_protocol: false,

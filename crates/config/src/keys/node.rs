@@ -154,6 +154,8 @@ pub(in super::super) static NODE: Table = &[
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
         key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
             "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
+        key("bypass", Is("false"), Switch,
+            "a relay that no longer makes its connection faster [leaves it](#bypass) to the packet path"),
         key("multipath", Is("\"pass\""), Words(&["convert", "pass", "off"]),
             "connections of Multipath TCP: answered by the node [for a server with TCP](#multipath), left to the server, or relayed as TCP"),
         key("upstream_multipath", Is("false"), Switch, "the node requests Multipath TCP from servers; those without answer with TCP"),

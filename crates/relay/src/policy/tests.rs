@@ -40,6 +40,7 @@ fn policy(matches: &[Match]) -> Policy {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: DataPath::Socket,
+        bypass: false,
         multipath: Multipath::Pass,
         upstream_multipath: false,
         proxy_protocol: false,

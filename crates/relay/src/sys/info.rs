@@ -250,11 +250,11 @@ pub(crate) fn pacing(socket: &impl AsFd) -> io::Result<u64> {
     Ok(raw_tcp_info(socket)?.tcpi_max_pacing_rate)
 }
 
-fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]> {
+pub(super) fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]> {
     get_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)
 }
 
-fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
+pub(super) fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 

@@ -183,6 +183,7 @@ impl<I: Intercept> Worker<I> {
     /// sides are reset unless it finished.
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
         self.count_unanswered_end(key, outcome);
+        self.stop_leaving(key);
         // Before the half-open entry is released: the kernel would answer a SYN-ACK that arrives in
         // between.
         if let Some(entry) = self.entries.live_mut(key)

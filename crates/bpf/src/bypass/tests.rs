@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The programs of a hand-over against their reference, `posthaste-bypass`: the same pair and the
+//! same segments in, the same segments and the same pair out. Needs root.
+//!
+//! `POSTHASTE_SEED` sets the first seed, `POSTHASTE_SCHEDULES` how many pairs there are.
+
+mod frame;
+
+use posthaste_bypass::machine::Direction;
+use posthaste_bypass::{Block, Header, Pair, Phase, Step};
+use posthaste_testkit::{Rng, schedules, seeds};
+
+use super::*;
+use frame::Frame;
+
+const REDIRECT_MARK: u32 = 0x1000_0000;
+const SOCKET_MARK: u32 = 0x2000_0000;
+const NODE_MARKS: u32 = REDIRECT_MARK | SOCKET_MARK;
+/// Words of `struct __sk_buff` up to `cb`, and the place of some.
+const SK_BUFF_WORDS: usize = 17;
+const MARK: usize = 2;
+/// Of the loopback device, on which the kernel runs a program by hand.
+const IFINDEX: u32 = 1;
+/// `TC_ACT_UNSPEC`, `TC_ACT_SHOT`, `TC_ACT_REDIRECT`
+const NEXT: u32 = u32::MAX;
+const DROP: u32 = 2;
+const REDIRECT: u32 = 7;
+/// `CLOCK_MONOTONIC` in a test, in milliseconds; only differences count.
+const START: u32 = 1000;
+
+struct Programs {
+    inward: Program,
+    outward: Program,
+    pairs: Pairs,
+}
+
+impl Programs {
+    fn load() -> Self {
+        let object = &bypass::OBJECT;
+        let numbers = 0..object.maps.len();
+        let maps: Vec<_> = numbers.map(|at| object.make(at, None).unwrap()).collect();
+        let settings = Settings {
+            workers: 1,
+            redirect_mark: REDIRECT_MARK,
+            socket_mark: SOCKET_MARK,
+            netns: 0,
+            least_port: 0,
+            half_open: 0,
+            half_open_reserve: 0,
+            profiles_max: 0,
+            packet_flows: 0,
+            windows: false,
+            successions: 0,
+        };
+        let loaded = Bypass::load_on(&settings, &maps);
+        let (attached, pairs) = loaded.unwrap_or_else(|error| panic!("{error}"));
+        let [inward, outward] = attached.programs;
+        let device = types::device {
+            l2_bytes: u8::try_from(LINK_BYTES).unwrap().into(),
+            ..types::device::default()
+        };
+        maps[map::DEVICES]
+            .update(&IFINDEX.to_ne_bytes(), bytes(&device))
+            .unwrap();
+        Self {
+            inward,
+            outward,
+            pairs,
+        }
+    }
+
+    fn read(&self, frame: &Frame) -> types::bypass_pair {
+        let mut raw = vec![0; size_of::<types::bypass_pair>()];
+        assert!(self.pairs.map.look_up(&frame.key(), &mut raw).unwrap());
+        whole(&raw).unwrap()
+    }
+}
+
+/// A pair in both forms.
+struct Both<'a> {
+    programs: &'a Programs,
+    frame: Frame,
+    pair: Pair,
+    now: u32,
+    rng: Rng,
+}
+
+/// What came out: the verdict, the frame and its mark.
+struct Output {
+    verdict: u32,
+    frame: Vec<u8>,
+    mark: u32,
+}
+
+fn direction(rng: &mut Rng) -> Direction {
+    let [first, delta, ts_delta] = [(); 3].map(|()| rng.below(u32::MAX));
+    let shifts = [(); 2].map(|()| rng.pick(&[0, 2, 7, 14]));
+    let window = 1600 * (1 + rng.below(4));
+    Direction {
+        ts_delta,
+        ..Direction::new(first, delta, window, shifts.into())
+    }
+}
+
+impl<'a> Both<'a> {
+    fn new(programs: &'a Programs, seed: u64) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut pair = Pair::new([direction(&mut rng), direction(&mut rng)]);
+        pair.start(START + 200);
+        let both = Self {
+            programs,
+            frame: Frame::new(&mut rng),
+            pair,
+            now: START,
+            rng,
+        };
+        both.store();
+        both
+    }
+
+    /// Writes the reference's pair into the map.
+    fn store(&self) {
+        let pair = types::bypass_pair {
+            lock: 0,
+            phase: self.pair.phase as u32,
+            deadline: self.pair.deadline,
+            reset: self.pair.reset.into(),
+            by: self.pair.directions.map(|from| types::bypass_direction {
+                delta: from.delta,
+                ts_delta: from.ts_delta,
+                seen: from.seen,
+                cut: from.cut,
+                relay_ack: from.relay_ack,
+                relay_sent: from.relay_sent,
+                end_ack: from.end_ack,
+                promised: from.promised,
+                edge: from.edge,
+                fin: from.fin,
+                has_fin: from.has_fin.into(),
+                end_shift: from.end_shift,
+                relay_shift: from.relay_shift,
+                pad: 0,
+            }),
+            // Every clock was read before.
+            clocks: types::bypass_clocks {
+                seen: 15,
+                ..types::bypass_clocks::default()
+            },
+            ifindex: [IFINDEX; 2],
+            turned: self.frame.is_turned().into(),
+            known: 1,
+            skew: [0; 2],
+            // A dead pair resets at once.
+            probed: [1; 2],
+            pad: 0,
+            // Never abandoned in a test.
+            looked_ns: u64::MAX / 4,
+        };
+        let key = self.frame.key();
+        self.programs.pairs.map.update(&key, bytes(&pair)).unwrap();
+    }
+
+    fn assert_equal(&self) {
+        let pair = self.programs.read(&self.frame);
+        let expected = &self.pair;
+        assert_eq!(pair.lock, 0);
+        assert_eq!(pair.phase, expected.phase as u32);
+        assert_eq!(pair.deadline, expected.deadline);
+        assert_eq!(pair.reset != 0, expected.reset);
+        for (from, expected) in pair.by.iter().zip(&expected.directions) {
+            let found = Direction {
+                delta: from.delta,
+                ts_delta: from.ts_delta,
+                seen: from.seen,
+                cut: from.cut,
+                relay_ack: from.relay_ack,
+                relay_sent: from.relay_sent,
+                end_ack: from.end_ack,
+                promised: from.promised,
+                edge: from.edge,
+                fin: from.fin,
+                has_fin: from.has_fin != 0,
+                end_shift: from.end_shift,
+                relay_shift: from.relay_shift,
+            };
+            assert_eq!(found, *expected);
+        }
+    }
+
+    fn run(&self, program: &Program, frame: &[u8], mark: u32) -> Output {
+        let mut context = [0; SK_BUFF_WORDS];
+        context[MARK] = mark;
+        // The kernel refuses less than its whole structure.
+        let mut after = [0; 256];
+        let mut out = vec![0; frame.len()];
+        let ran = sys::run_frame(program.as_fd(), frame, &context, &mut out, &mut after);
+        let (verdict, bytes) = ran.unwrap();
+        out.truncate(bytes);
+        let mark = after.as_chunks().0[MARK];
+        Output {
+            verdict,
+            frame: out,
+            mark: u32::from_ne_bytes(mark),
+        }
+    }
+
+    /// A number near one that decides something.
+    fn near(&mut self, direction: usize) -> u32 {
+        let of = &self.pair.directions[direction];
+        let base = [
+            of.seen,
+            of.cut,
+            of.relay_ack,
+            of.relay_sent,
+            of.end_ack,
+            of.promised,
+            of.edge,
+        ];
+        let base = self.rng.pick(&base);
+        let near = self.rng.pick(&[0, 1, 2, 700, 1448]);
+        if self.rng.once_in(2) {
+            base.wrapping_add(near)
+        } else {
+            base.wrapping_sub(near)
+        }
+    }
+
+    fn blocks(&mut self, direction: usize, delta: u32) -> [Block; 3] {
+        let mut blocks = [Block::default(); 3];
+        for block in &mut blocks[..self.rng.below(4)] {
+            let first = self.near(direction).wrapping_add(delta);
+            *block = (first, first.wrapping_add(1 + self.rng.below(3000_u32)));
+        }
+        blocks
+    }
+
+    /// A segment of end `e`, or of the relay toward it.
+    fn segment(&mut self, e: usize, is_relay: bool) -> Header {
+        let deltas = [0, 1].map(|number: usize| self.pair.directions[number].delta);
+        let (sent, acked) = if is_relay { (1 - e, e) } else { (e, 1 - e) };
+        let seq = self.near(sent);
+        let ack = self.near(acked);
+        let (seq, ack, sack) = if is_relay {
+            // The relay has the other end's bytes under its own numbers, and acknowledges this
+            // end's under this end's.
+            (seq.wrapping_add(deltas[sent]), ack, self.blocks(acked, 0))
+        } else {
+            let delta = deltas[acked];
+            (seq, ack.wrapping_add(delta), self.blocks(acked, delta))
+        };
+        Header {
+            seq,
+            len: self.rng.pick(&[0, 0, 1, 700, 1448, 2001, 3000]),
+            fin: self.rng.once_in(20),
+            rst: self.rng.once_in(40),
+            ack,
+            sack,
+            window: u16::try_from(self.rng.below(65536_u32)).unwrap(),
+            ts_val: self.rng.below(u32::MAX),
+            ts_ecr: [0, self.rng.below(u32::MAX)][self.rng.below(2)],
+        }
+    }
+
+    fn end_sends(&mut self) {
+        let e = self.rng.below(2_usize);
+        let segment = self.segment(e, false);
+        let is_early = matches!(self.pair.phase, Phase::Relaying | Phase::Clamping);
+        let expected = self.pair.from_end(e, &segment);
+        let frame = self.frame.of(e, &segment, &mut self.rng);
+        let found = self.run(&self.programs.inward, &frame, 0);
+        if let Some(reply) = expected.reply {
+            assert_eq!((found.verdict, found.mark), (REDIRECT, NODE_MARKS));
+            return self.frame.assert_resets(&found.frame, &reply, &frame);
+        }
+        match (expected.relay, expected.forward) {
+            (None, None) => assert_eq!(found.verdict, DROP),
+            (Some(_), None) if is_early => {
+                assert_eq!((found.verdict, found.mark), (NEXT, 0));
+                assert_eq!(found.frame, frame);
+            }
+            (Some(relay), None) => {
+                assert_eq!((found.verdict, found.mark), (NEXT, 0));
+                self.frame.assert_shows(&found.frame, &relay, &frame);
+            }
+            (relay, Some(forward)) => {
+                assert_eq!((found.verdict, found.mark), (REDIRECT, NODE_MARKS));
+                self.frame.assert_shows(&found.frame, &forward, &frame);
+                if let Some(relay) = relay {
+                    let copy = self.run(&self.programs.inward, &frame, NODE_MARKS);
+                    assert_eq!((copy.verdict, copy.mark), (NEXT, 0));
+                    self.frame.assert_shows(&copy.frame, &relay, &frame);
+                }
+            }
+        }
+    }
+
+    fn relay_sends(&mut self) {
+        let e = self.rng.below(2_usize);
+        let segment = self.segment(e, true);
+        let expected = self.pair.from_relay(e, &segment);
+        let frame = self.frame.of(1 - e, &segment, &mut self.rng);
+        let found = self.run(&self.programs.outward, &frame, SOCKET_MARK);
+        match expected {
+            None => assert_eq!(found.verdict, DROP),
+            Some(header) => {
+                assert_eq!((found.verdict, found.mark), (NEXT, SOCKET_MARK));
+                self.frame.assert_shows(&found.frame, &header, &frame);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += self.rng.below(100_u32);
+        let before = self.pair.phase;
+        let expected = self.pair.step(self.now);
+        let step = self.programs.pairs.step(&self.frame.flow(), self.now);
+        assert_eq!(step, step_of(expected));
+        if before == Phase::Clamping && self.pair.phase == Phase::Overlap {
+            // The reference is given these from outside.
+            let pair = self.programs.read(&self.frame);
+            for (direction, from) in self.pair.directions.iter_mut().zip(&pair.by) {
+                direction.ts_delta = from.ts_delta;
+            }
+        }
+    }
+
+    /// Moves to another phase: chance alone rarely drains an overlap.
+    fn jump(&mut self) {
+        let phases = [
+            Phase::Clamping,
+            Phase::Overlap,
+            Phase::Overlap,
+            Phase::Overlap,
+            Phase::Direct,
+            Phase::Dead,
+        ];
+        self.pair.phase = self.rng.pick(&phases);
+        self.pair.deadline = self.now + 1 + self.rng.below(1000_u32);
+        self.pair.reset = self.rng.once_in(8);
+        for number in 0..2 {
+            let cut = self.near(number);
+            let edge = self.near(number);
+            let direction = &mut self.pair.directions[number];
+            direction.cut = cut;
+            direction.edge = edge;
+            direction.has_fin = self.rng.once_in(8);
+        }
+        self.store();
+    }
+}
+
+fn step_of(step: Step) -> BypassStep {
+    match step {
+        Step::Relay | Step::GiveUp => BypassStep::GiveUp,
+        Step::Clamp => BypassStep::Clamp,
+        Step::Drain => BypassStep::Drain,
+        Step::CloseSilently => BypassStep::Close,
+        Step::ProbeEnds => BypassStep::Reset,
+    }
+}
+
+/// Gives this thread a network of its own, so that copies reach nobody.
+fn leave_network() {
+    // SAFETY: no pointer is passed; only this thread leaves the network of the others.
+    let left = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(left, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn same_segments_as_the_reference() {
+    leave_network();
+    let programs = Programs::load();
+    seeds(schedules(60), |seed| {
+        let mut both = Both::new(&programs, seed);
+        for _ in 0..60 {
+            match both.rng.below(10_u32) {
+                0..5 => both.end_sends(),
+                5..8 => both.relay_sends(),
+                8 => both.step(),
+                _ => both.jump(),
+            }
+            both.assert_equal();
+        }
+        programs.pairs.map.delete(&both.frame.key()).unwrap();
+    });
+}

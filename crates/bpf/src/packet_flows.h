@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The flows of the packet path. A hand-over adds to them. */
+#pragma once
+#include "packet.h"
+
+/* Not LRU: a flow whose entry is lost is dead. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct packet_key);
+	__type(value, struct packet_flow);
+} packet_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_control);
+} packet_control SEC(".maps");
+
+static __always_inline struct packet_control *control_of_node(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&packet_control, &only);
+}
+
+/* Whether an interface has had a client, or another one in its place has: flows of others
+ * need no translation. */
+static __always_inline __u8 *clients_of(struct packet_control *control, __u32 ifindex)
+{
+	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
+}
+
+static __always_inline void note_client(__u32 ifindex)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control)
+		*clients_of(control, ifindex) = true;
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Relays that leave their flows to the packet path (docs/design/0023). No event reports what they
+//! wait for, so the worker looks at them at short intervals.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io;
+use std::time::Duration;
+
+use crate::intercept::{BypassEnds, BypassStep, Intercept};
+use crate::outcome::Outcome;
+use crate::side::{Side, Sides};
+use crate::sys::{self, LegState};
+
+use super::Worker;
+use super::entry::{Entry, State};
+
+/// Bytes that a relay moves before it may leave: shorter flows end before it would pay.
+const MOVED_MIN: u64 = 1 << 20;
+/// How many times its backlog a flow has moved: the rest of it should be long as well, or it would
+/// end while the relay drains.
+const BACKLOG_SHARE: u64 = 10;
+/// Round trips of both connections after which slow start is over, whose window doubles in each.
+const ROUNDS_MIN: u32 = 20;
+/// Receive window of the sockets of a relay that leaves: what it may still promise an end.
+const CLAMP_BYTES: i32 = 256 << 10;
+/// How long an attempt may take before the relay stays.
+const CLAMP_TIME_MAX: Duration = Duration::from_secs(10);
+/// Interval between two looks at a relay that leaves.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long copies of segments may be on their way in the kernel. One that found no socket would be
+/// answered with a reset.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Which relays leave, and when to look at them.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    relays: HashMap<u64, Stage>,
+    due: BinaryHeap<Reverse<(Duration, u64)>>,
+}
+
+/// How far a relay has come.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Segments that it received out of order may lie before the pair had its numbers.
+    Learning {
+        /// Bytes received, and the window behind them, when the pair had its numbers.
+        begun: Option<Sides<(u64, u32)>>,
+        until: Duration,
+    },
+    Clamping,
+    Draining,
+    Closing {
+        since: Duration,
+    },
+    /// It tried to leave and stays.
+    Stayed,
+}
+
+impl Leaving {
+    /// When the next look is due.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.due.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// Whether a relay leaves, or has tried to.
+    pub(super) fn contains(&self, key: u64) -> bool {
+        self.relays.contains_key(&key)
+    }
+
+    fn take(&mut self, now: Duration) -> Option<u64> {
+        self.deadline().filter(|due| *due <= now)?;
+        self.due.pop().map(|Reverse((_, key))| key)
+    }
+
+    fn set(&mut self, key: u64, stage: Stage, now: Duration) {
+        self.relays.insert(key, stage);
+        if !matches!(stage, Stage::Stayed) {
+            self.due.push(Reverse((now + LOOK, key)));
+        }
+    }
+}
+
+/// Whether the flow would be no slower without its relay, and the packet path can carry it.
+fn is_eligible(legs: &Sides<LegState>, age: Duration) -> bool {
+    let each = |holds: fn(&LegState) -> bool| legs.0.iter().all(holds);
+    let [down, up] = &legs.0;
+    each(|leg| leg.is_steady && leg.has_options && leg.window > 0)
+        && age >= ROUNDS_MIN * (down.round + up.round)
+        && (down.ecn, down.advertised_mss, down.mtu) == (up.ecn, up.advertised_mss, up.mtu)
+        && !is_window_limited(down, up)
+        && !is_window_limited(up, down)
+}
+
+/// Whether the window of an end is too small for its rate over both round trips.
+fn is_window_limited(to: &LegState, from: &LegState) -> bool {
+    let round = (to.round + from.round).as_micros();
+    let needed = u128::from(to.delivery_rate) * round / 1_000_000;
+    needed > to.peer_window.into()
+}
+
+impl Entry {
+    /// Whether its relay may leave, as far as that shows without a system call.
+    pub(super) fn may_leave(&self) -> bool {
+        let State::Open(relay) = &self.state else {
+            return false;
+        };
+        let rule = &self.rule.rule;
+        let moved: u64 = Side::BOTH.map(|side| relay.moved_from(side)).iter().sum();
+        rule.bypass
+            && !rule.proxy_protocol
+            && moved >= MOVED_MIN
+            && self.is_in_transit()
+            && !relay.closing()
+            && relay.lingers_for().is_none()
+    }
+
+    fn legs(&self) -> io::Result<Sides<LegState>> {
+        let leg = |side| {
+            let socket = self.sockets[side].as_ref();
+            sys::leg_state(socket.ok_or(io::ErrorKind::NotConnected)?)
+        };
+        Ok(Sides([leg(Side::Downstream)?, leg(Side::Upstream)?]))
+    }
+
+    /// The sum of a figure of both sockets, in bytes.
+    fn sum_of(&self, bytes: impl Fn(&std::os::fd::OwnedFd) -> io::Result<u64>) -> io::Result<u64> {
+        let open = self.sockets.0.iter().flatten();
+        open.map(bytes).sum()
+    }
+
+    /// Whether its server sees the client's address and port: else there are two flows to translate
+    /// between.
+    fn keeps_addresses(&self) -> bool {
+        let upstream = self.sockets[Side::Upstream].as_ref();
+        let local = upstream.and_then(|socket| sys::local_address(socket).ok());
+        local == Some(self.flow.client())
+    }
+
+    /// What the kernel counts as acknowledged by each end beyond the bytes written to it. `None`
+    /// while acknowledgements arrive.
+    fn skew(&self) -> Option<[u32; 2]> {
+        let State::Open(relay) = &self.state else {
+            return None;
+        };
+        let skew = |side: Side| {
+            let socket = self.sockets[side].as_ref()?;
+            let before = sys::leg_state(socket).ok()?.acked;
+            let unacked = sys::unacked_bytes(socket).ok()?;
+            let after = sys::leg_state(socket).ok()?.acked;
+            let written = relay.moved_from(!side);
+            let skew = (before + unacked).checked_sub(written)?;
+            (before == after)
+                .then(|| u32::try_from(skew).ok())
+                .flatten()
+        };
+        Some([skew(Side::Downstream)?, skew(Side::Upstream)?])
+    }
+
+    fn clamp(&self, bytes: Option<i32>) {
+        for socket in self.sockets.0.iter().flatten() {
+            // Without it the relay stays, as its windows do not become small enough.
+            let _ = sys::set_window_clamp(socket, bytes);
+        }
+    }
+
+    /// Whether nothing lies in the sockets that was received out of order before the pair had its
+    /// numbers: it would be taken for the ends' own.
+    fn has_settled(&self, begun: &Sides<(u64, u32)>, legs: &Sides<LegState>) -> bool {
+        Side::BOTH.iter().all(|side| {
+            let (received, window) = begun[*side];
+            let is_past = legs[*side].received > received + u64::from(window);
+            let socket = self.sockets[*side].as_ref();
+            is_past || socket.is_some_and(|socket| sys::is_empty(socket).unwrap_or(false))
+        })
+    }
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Lets a relay leave, if its flow needs it no longer.
+    pub(super) fn begin_bypass(&mut self, key: u64) {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        let Ok(legs) = entry.legs() else {
+            return;
+        };
+        let State::Open(relay) = &entry.state else {
+            return;
+        };
+        let moved: u64 = Side::BOTH.map(|side| relay.moved_from(side)).iter().sum();
+        let backlog = entry
+            .sum_of(sys::unacked_bytes)
+            .and_then(|unacked| Ok(unacked + entry.sum_of(sys::unread_bytes)?));
+        let is_long = backlog.is_ok_and(|backlog| moved >= BACKLOG_SHARE * backlog);
+        if !is_long || !is_eligible(&legs, entry.age(self.now)) || !entry.keeps_addresses() {
+            return;
+        }
+        let Some(skew) = entry.skew() else {
+            return;
+        };
+        let ends = BypassEnds {
+            shifts: legs.0.map(|leg| leg.shifts),
+            skew,
+        };
+        let until = self.now + CLAMP_TIME_MAX;
+        let begun = self.intercept.begin_bypass(&entry.flow, &ends, until);
+        let stage = match begun {
+            Ok(()) => Stage::Learning { begun: None, until },
+            Err(_) => Stage::Stayed,
+        };
+        if begun.is_ok() {
+            self.counters.bypasses_begun.add(1);
+            entry.clamp(Some(CLAMP_BYTES));
+        }
+        self.leaving.set(key, stage, self.now);
+    }
+
+    /// Advances the relays that leave and are due.
+    pub(super) fn look_at_leaving(&mut self) {
+        while let Some(key) = self.leaving.take(self.now) {
+            let Some(stage) = self.leaving.relays.get(&key).copied() else {
+                continue;
+            };
+            match stage {
+                Stage::Learning { begun, until } => self.learn_numbers(key, begun, until),
+                Stage::Clamping => self.clamp(key),
+                Stage::Draining => self.step_bypass(key, stage),
+                Stage::Closing { since } if self.now >= since + QUIET => self.close_silently(key),
+                Stage::Closing { .. } => self.leaving.set(key, stage, self.now),
+                Stage::Stayed => {}
+            }
+        }
+    }
+
+    /// Reads the numbers of the sockets. `None` while they change too fast.
+    fn read_numbers(&mut self, key: u64) -> Option<Sides<LegState>> {
+        let entry = self.entries.get(key)?;
+        // The kernel raises the clamp again when it enlarges a receive buffer.
+        entry.clamp(Some(CLAMP_BYTES));
+        let legs = entry.legs().ok()?;
+        let windows = legs.0.map(|leg| leg.window);
+        let learned = self.intercept.learn_bypass(&entry.flow, windows);
+        learned.then_some(legs)
+    }
+
+    fn learn_numbers(&mut self, key: u64, begun: Option<Sides<(u64, u32)>>, until: Duration) {
+        if self.now >= until {
+            return self.stay(key);
+        }
+        let Some(legs) = self.read_numbers(key) else {
+            return self
+                .leaving
+                .set(key, Stage::Learning { begun, until }, self.now);
+        };
+        let entry = self.entries.get(key);
+        let settled =
+            begun.is_some_and(|begun| entry.is_some_and(|entry| entry.has_settled(&begun, &legs)));
+        let stage = if settled {
+            Stage::Clamping
+        } else {
+            let now = Sides(legs.0.map(|leg| (leg.received, leg.window)));
+            let begun = Some(begun.unwrap_or(now));
+            Stage::Learning { begun, until }
+        };
+        self.leaving.set(key, stage, self.now);
+    }
+
+    fn clamp(&mut self, key: u64) {
+        if self.read_numbers(key).is_some() {
+            return self.step_bypass(key, Stage::Clamping);
+        }
+        self.leaving.set(key, Stage::Clamping, self.now);
+    }
+
+    fn step_bypass(&mut self, key: u64, stage: Stage) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let stage = match self.intercept.step_bypass(&entry.flow, self.now) {
+            BypassStep::GiveUp => return self.stay(key),
+            BypassStep::Clamp => stage,
+            BypassStep::Drain => Stage::Draining,
+            BypassStep::Close => Stage::Closing { since: self.now },
+            BypassStep::Reset => return self.end(key, Outcome::Internal),
+        };
+        self.leaving.set(key, stage, self.now);
+    }
+
+    /// Gives the attempt up: nothing has changed.
+    fn stay(&mut self, key: u64) {
+        self.counters.bypasses_given_up.add(1);
+        self.leaving.set(key, Stage::Stayed, self.now);
+        if let Some(entry) = self.entries.get(key) {
+            self.intercept.end_bypass(&entry.flow);
+            entry.clamp(None);
+        }
+    }
+
+    /// The ends have all that was this relay's. Its sockets go, and neither end sees that.
+    fn close_silently(&mut self, key: u64) {
+        self.leaving.relays.remove(&key);
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let flow = entry.flow;
+        for socket in entry.sockets.0.iter().flatten() {
+            // If it fails, the programs still drop what the socket sends.
+            let _ = sys::silence(socket);
+        }
+        self.end(key, Outcome::Bypassed);
+        // Without room there the flow stays a pair, which is translated too.
+        self.intercept.settle_bypass(&flow);
+    }
+
+    /// A relay that was about to leave has ended. Before its cuts, its FIN and RST reach the ends.
+    /// After, its ends have numbers that only the programs translate: these reset them, once nobody
+    /// looks after the pair.
+    pub(super) fn stop_leaving(&mut self, key: u64) {
+        let stage = self.leaving.relays.remove(&key);
+        let is_before = matches!(stage, Some(Stage::Learning { .. } | Stage::Clamping));
+        if let (true, Some(entry)) = (is_before, self.entries.get(key)) {
+            self.intercept.end_bypass(&entry.flow);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE: Duration = Duration::from_secs(1);
+
+    fn leg() -> LegState {
+        LegState {
+            is_steady: true,
+            has_options: true,
+            ecn: false,
+            shifts: (7, 7),
+            advertised_mss: 1460,
+            mtu: 1500,
+            round: Duration::from_millis(20),
+            delivery_rate: 10_000_000,
+            peer_window: 1 << 20,
+            received: 0,
+            acked: 0,
+            window: 65536,
+        }
+    }
+
+    #[test]
+    fn steady_flows_are_left() {
+        assert!(is_eligible(&Sides([leg(), leg()]), AGE));
+    }
+
+    #[test]
+    fn flows_that_need_their_relay_are_not() {
+        let others = [
+            LegState {
+                is_steady: false,
+                ..leg()
+            },
+            LegState {
+                has_options: false,
+                ..leg()
+            },
+            LegState {
+                round: Duration::from_millis(31),
+                ..leg()
+            },
+            LegState { window: 0, ..leg() },
+            LegState { ecn: true, ..leg() },
+            LegState {
+                advertised_mss: 1440,
+                ..leg()
+            },
+            LegState { mtu: 1400, ..leg() },
+            // 10 MB/s over 40 ms.
+            LegState {
+                peer_window: 399_999,
+                ..leg()
+            },
+        ];
+        for other in others {
+            assert!(!is_eligible(&Sides([leg(), other]), AGE), "{other:?}");
+            assert!(!is_eligible(&Sides([other, leg()]), AGE), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn looks_follow_until_it_stays() {
+        let at = Duration::from_millis;
+        let mut leaving = Leaving::default();
+        leaving.set(7, Stage::Clamping, at(100));
+        assert_eq!(leaving.deadline(), Some(at(102)));
+        assert_eq!(leaving.take(at(101)), None);
+        assert_eq!(leaving.take(at(102)), Some(7));
+        leaving.set(7, Stage::Stayed, at(102));
+        assert_eq!(leaving.deadline(), None);
+        assert!(leaving.contains(7));
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Relays that leave their flows in the middle of a transfer: the bytes, and the ends.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+use socket2::SockRef;
+
+use crate::packet_path::lifetime::Place;
+use crate::support::{
+    PORT, Pair, counter, ended, kernel_counter, line, listen, network, start_in, until, until_ended,
+};
+use crate::watch::sockets;
+
+const CONFIG: &str = "[defaults]\nbypass = true\n";
+const CHUNK: usize = 1 << 16;
+
+/// Byte number `at` of a stream: no part repeats within a chunk, so that lost or doubled bytes show.
+fn byte(at: u64) -> u8 {
+    (at ^ at >> 8 ^ at >> 16 ^ at >> 24).to_le_bytes()[0].wrapping_mul(31)
+}
+
+fn chunk(at: u64) -> Vec<u8> {
+    (at..at + CHUNK as u64).map(byte).collect()
+}
+
+/// Writes until `stop`, closes that direction, and returns the number of bytes.
+fn write(mut stream: TcpStream, stop: Arc<AtomicBool>) -> JoinHandle<io::Result<u64>> {
+    thread::spawn(move || {
+        let mut at = 0;
+        while !stop.load(Ordering::Relaxed) {
+            stream.write_all(&chunk(at))?;
+            at += CHUNK as u64;
+        }
+        stream.shutdown(Shutdown::Write)?;
+        Ok(at)
+    })
+}
+
+/// Reads to the end, checks each byte, and returns their number.
+fn check(mut stream: TcpStream) -> JoinHandle<io::Result<u64>> {
+    thread::spawn(move || {
+        let (mut at, mut buffer) = (0_u64, vec![0; CHUNK]);
+        loop {
+            let read = stream.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(at);
+            }
+            for found in &buffer[..read] {
+                assert_eq!(*found, byte(at), "byte {at}");
+                at += 1;
+            }
+        }
+    })
+}
+
+/// A transfer in both directions at once.
+struct Transfer {
+    stop: Arc<AtomicBool>,
+    ends: [TcpStream; 2],
+    writers: [JoinHandle<io::Result<u64>>; 2],
+    readers: [JoinHandle<io::Result<u64>>; 2],
+}
+
+impl Transfer {
+    fn start(pair: &Pair) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = [&pair.client, &pair.server];
+        let copy = |end: &TcpStream| end.try_clone().expect("a descriptor is free");
+        Self {
+            writers: ends.map(|end| write(copy(end), Arc::clone(&stop))),
+            readers: ends.map(|end| check(copy(end))),
+            ends: ends.map(copy),
+            stop,
+        }
+    }
+
+    /// Ends it in order. Every byte that was sent has arrived.
+    fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let done = |thread: JoinHandle<io::Result<u64>>| {
+            thread.join().expect("no panic").expect("an orderly end")
+        };
+        let sent = self.writers.map(done);
+        let [client, server] = self.readers.map(done);
+        assert_eq!([server, client], sent);
+    }
+
+    /// Resets it at the client. The server gets that, or nothing that is not right.
+    fn reset(self) {
+        let linger = SockRef::from(&self.ends[0]).set_linger(Some(Duration::ZERO));
+        linger.expect("an open connection");
+        // With `shutdown` the threads' copies of the descriptor would keep it open.
+        disconnect(&self.ends[0]);
+        self.expect_broken();
+    }
+
+    /// Whether both ends still send.
+    fn is_alive(&self) -> bool {
+        self.writers.iter().all(|writer| !writer.is_finished())
+    }
+
+    /// Both ends are reset; what arrived until then was right.
+    fn expect_broken(self) {
+        for writer in self.writers {
+            let error = writer.join().expect("no panic").expect_err("a reset");
+            // The kernel reports a reset once: to the writer, or to the reader of the same socket.
+            let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+            assert!(kinds.contains(&error.kind()), "{error}");
+        }
+        for reader in self.readers {
+            let _ = reader.join().expect("no wrong byte");
+        }
+    }
+}
+
+/// Aborts a connection although other threads use it: connects to no address (`tcp_disconnect`).
+fn disconnect(stream: &TcpStream) {
+    let address = libc::sockaddr {
+        sa_family: libc::sa_family_t::try_from(libc::AF_UNSPEC).expect("it is 0"),
+        sa_data: [0; 14],
+    };
+    let size = libc::socklen_t::try_from(size_of_val(&address)).expect("it is short");
+    // SAFETY: the address lives through the call, which reads `size` bytes of it.
+    let done = unsafe { libc::connect(stream.as_raw_fd(), &raw const address, size) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+fn hands_over(network: &Network, count: u64, meanwhile: impl Fn()) {
+    let place = Place::new();
+    let node = place.start_with(network.node(0), CONFIG);
+    let listener = listen(network.server(), PORT);
+    let resets = kernel_counter(network.node(0), "Tcp", "OutRsts");
+    for number in 1..=count {
+        let family = Family::ALL[usize::from(number % 2 == 0)];
+        let pair = Pair::open(network, family, &listener);
+        let transfer = Transfer::start(&pair);
+        until("a relay leaves", || {
+            counter(&node, "bypasses_begun") == number
+        });
+        meanwhile();
+        until_ended(&node, "bypassed", number);
+        assert_eq!(sockets(network.node(0), "established"), [""; 0]);
+        thread::sleep(Duration::from_millis(500));
+        transfer.finish();
+    }
+    let now = kernel_counter(network.node(0), "Tcp", "OutRsts");
+    assert_eq!(now, resets, "resets of the node");
+}
+
+/// A round trip of 60 ms, of which each half has its own connection before.
+fn path(loss: f64) -> [Link; 2] {
+    let link = |milliseconds| {
+        let link = Link::delay(Duration::from_millis(milliseconds)).rate(100_000_000);
+        link.queue(1 << 20).loss(loss)
+    };
+    [link(10), link(20)]
+}
+
+// promise: T23
+#[test]
+fn relays_leave_bulk_transfers() {
+    hands_over(&line(), 4, || ());
+}
+
+#[test]
+fn relays_leave_over_long_paths() {
+    hands_over(&network(path(0.0)), 3, || ());
+}
+
+/// Loss begins when a relay has begun to leave: before, it would stay.
+#[test]
+fn relays_leave_over_lossy_paths() {
+    let network = network(path(0.0));
+    hands_over(&network, 1, || {
+        for (index, link) in path(0.01).into_iter().enumerate() {
+            network.change(index, link).expect("a link can be changed");
+        }
+    });
+}
+
+/// Without the key no relay leaves.
+#[test]
+fn relays_stay_by_default() {
+    let network = line();
+    let node = start_in(network.node(0), "");
+    let listener = listen(network.server(), PORT);
+    let pair = Pair::open(&network, Family::V4, &listener);
+    let transfer = Transfer::start(&pair);
+    thread::sleep(Duration::from_secs(3));
+    transfer.finish();
+    until_ended(&node, "finished", 1);
+    assert_eq!(counter(&node, "bypasses_begun"), 0);
+}
+
+/// Opens a transfer over a long path, and waits until its relay begins to leave and `milliseconds`
+/// longer.
+fn leaving(network: &Network, node: &Node, listener: &TcpListener, milliseconds: u64) -> Transfer {
+    let begun = counter(node, "bypasses_begun");
+    let pair = Pair::open(network, Family::V4, listener);
+    let transfer = Transfer::start(&pair);
+    until("a relay leaves", || counter(node, "bypasses_begun") > begun);
+    thread::sleep(Duration::from_millis(milliseconds));
+    transfer
+}
+
+/// How long after the beginning of a hand-over something else happens: the clamp takes some 100 to
+/// 300 ms on this path, the overlap as long.
+const MOMENTS: [u64; 8] = [0, 60, 120, 180, 240, 320, 400, 500];
+
+/// A flow that ends in whatever phase of a hand-over loses no byte.
+#[test]
+fn flows_end_while_relays_leave() {
+    let network = network(path(0.002));
+    let place = Place::new();
+    let node = place.start_with(network.node(0), CONFIG);
+    let listener = listen(network.server(), PORT);
+    for moment in MOMENTS {
+        leaving(&network, &node, &listener, moment).finish();
+    }
+    until("no relay is left", || counter(&node, "relays") == 0);
+    let outcomes = ended(&node, "finished") + ended(&node, "bypassed");
+    assert_eq!(outcomes, MOMENTS.len() as u64);
+}
+
+/// An end that resets is heard by the other, in whatever phase.
+#[test]
+fn resets_pass_while_relays_leave() {
+    let network = network(path(0.0));
+    let place = Place::new();
+    let node = place.start_with(network.node(0), CONFIG);
+    let listener = listen(network.server(), PORT);
+    for moment in MOMENTS {
+        leaving(&network, &node, &listener, moment).reset();
+    }
+    until("no relay is left", || counter(&node, "relays") == 0);
+}
+
+// promise: T24
+/// The node is killed in whatever phase: then both ends are reset, or the flow was complete.
+#[test]
+fn flows_of_a_killed_node_never_hang() {
+    for moment in [60, 180, 320, 500] {
+        let place = Place::new();
+        let network = network(path(0.0));
+        let mut node = place.start_with(network.node(0), CONFIG);
+        let listener = listen(network.server(), PORT);
+        let transfer = leaving(&network, &node, &listener, moment);
+        node.kill().expect("it runs");
+        thread::sleep(Duration::from_secs(10));
+        // Either is true of a flow that was handed over just before.
+        if transfer.is_alive() {
+            transfer.finish();
+        } else {
+            transfer.expect_broken();
+        }
+    }
+}
+
+/// Once handed over, a flow outlives its node.
+#[test]
+fn flows_outlive_a_killed_node() {
+    let place = Place::new();
+    let network = line();
+    let mut node = place.start_with(network.node(0), CONFIG);
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let left = ended(&node, "bypassed");
+        let pair = Pair::open(&network, family, &listener);
+        let transfer = Transfer::start(&pair);
+        until_ended(&node, "bypassed", left + 1);
+        if family == Family::V6 {
+            node.kill().expect("it runs");
+        }
+        thread::sleep(Duration::from_secs(1));
+        transfer.finish();
+    }
+    until("the guard has removed the pins", || place.pins().is_empty());
+}
