@@ -24,6 +24,7 @@ pub mod link;
 pub mod load;
 mod mesh;
 mod model;
+pub mod multipath;
 mod names;
 pub mod netns;
 pub mod network;

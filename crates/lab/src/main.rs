@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    compare, demo, fleet, load, planning, record, router_churn, synflood,
+    compare, demo, fleet, load, multipath, planning, record, router_churn, synflood,
     transfers::{line, overlay},
 };
 
@@ -41,6 +41,8 @@ enum Command {
     Fleet(fleet::Args),
     /// Time transfers over an overlay with a controller, beside a reverse proxy, while links change.
     Overlay(overlay::Args),
+    /// Time downloads of a client with two paths and Multipath TCP from a server with TCP.
+    Multipath(multipath::Args),
     /// Print records as Markdown, and draw their charts again.
     Report(record::Args),
 }
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Planning(args) => planning::run(args),
         Command::Fleet(args) => fleet::run(args),
         Command::Overlay(args) => overlay::run(args),
+        Command::Multipath(args) => multipath::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

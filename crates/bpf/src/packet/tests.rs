@@ -37,7 +37,10 @@ pub(super) fn maps(flows: u32) -> Vec<Arc<Map>> {
         let is_table = number == map::PACKET_FLOWS;
         // Some of the redirect program have their sizes from its settings.
         let is_open = object.maps[number].entries == 0;
-        object.make(number, is_table.then_some(flows).or(is_open.then_some(64)))
+        object.make(
+            number,
+            is_table.then_some(flows).or_else(|| is_open.then_some(64)),
+        )
     };
     let maps: Result<Vec<_>, _> = (0..object.maps.len()).map(make).collect();
     maps.unwrap()

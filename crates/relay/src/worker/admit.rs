@@ -281,7 +281,7 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The client of a flow in transit has completed its handshake. `inherits` is whether the
+    /// The client of a flow in transit has completed its handshake. `inherits`: whether the
     /// socket has the settings of the listeners. Returns the key of the flow, if there is one now.
     pub(super) fn on_accept(&mut self, flow: Flow, socket: OwnedFd, inherits: bool) -> Option<u64> {
         // A connection to the listener's own address: there is no server to relay to.
