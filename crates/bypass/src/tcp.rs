@@ -147,6 +147,14 @@ impl Tcp {
     }
 
     fn emit(&mut self, now: u64, seq: u32, len: u32, fin: bool, rst: bool) {
+        // As Linux does (`tcp_acceptable_seq`): a FIN may be past the window, and the number behind
+        // it would be refused together with the ACK.
+        let is_pure = len == 0 && !fin && !rst;
+        let seq = if is_pure && seq == self.nxt {
+            earlier(seq, self.peer_edge)
+        } else {
+            seq
+        };
         let unit = (1u32 << self.shift) - 1;
         self.edge = later(self.edge, self.rnxt.wrapping_add(self.room() & !unit));
         let window = self.edge.wrapping_sub(self.rnxt) >> self.shift;
