@@ -483,7 +483,8 @@ int join_connection(struct __sk_buff *skb)
 	/* Tokens are unique at one host only: another's may be equal. */
 	if (token && is_server_of(token, &pkt))
 		return give_join(skb, &pkt, token);
-	if (!expects_join(&pkt) || is_draining(worker) ||
+	/* Held, a join of a token at another server would be injected and held again, forever. */
+	if (token || !expects_join(&pkt) || is_draining(worker) ||
 	    bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
 		count(STAT_JOINS_UNKNOWN);
 		return TC_ACT_UNSPEC;

@@ -118,7 +118,12 @@ impl Entry {
     fn legs(&self) -> io::Result<Sides<LegState>> {
         let leg = |side| {
             let socket = self.sockets[side].as_ref();
-            sys::leg_state(socket.ok_or(io::ErrorKind::NotConnected)?)
+            let socket = socket.ok_or(io::ErrorKind::NotConnected)?;
+            // Its data sequence numbers are in options, which the packet path does not translate.
+            if sys::is_multipath(socket) {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            sys::leg_state(socket)
         };
         Ok(Sides([leg(Side::Downstream)?, leg(Side::Upstream)?]))
     }
