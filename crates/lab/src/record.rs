@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::chart::Chart;
+use crate::stats::Spread;
 use crate::table::Table;
-use crate::target::Target;
+use crate::target::{Bound, Target};
 
 /// Version of the file format that this lab writes and reads.
 const FORMAT: u32 = 1;
@@ -162,6 +163,17 @@ impl Record {
         }
     }
 
+    /// Adds a target for the median of the samples added last.
+    pub(crate) fn target(&mut self, what: impl Into<String>, bound: Bound) {
+        let target = self.samples.last().map(|last| Target {
+            what: what.into(),
+            measured: Spread::of(&last.values),
+            bound,
+            unit: last.unit.clone(),
+        });
+        self.targets.extend(target);
+    }
+
     /// Adds a table of samples: see [`view::table`].
     pub(crate) fn table(
         &mut self,
@@ -175,12 +187,6 @@ impl Record {
         if !table.rows.is_empty() {
             self.tables.push(table);
         }
-    }
-
-    /// The number of targets that are not met.
-    pub(crate) fn missed(&self) -> usize {
-        let missed = self.targets.iter().filter(|target| !target.is_met());
-        missed.count()
     }
 
     /// The path of a file of this run in `directory`: experiment, date, extension.
@@ -210,6 +216,21 @@ impl Record {
         // the output.
         self.draw(directory)?;
         println!("Record: {}", self.write(directory)?.display());
+        Ok(())
+    }
+
+    /// Publishes the record. Fails when the run has failures, or when a target is missed.
+    pub(crate) fn finish(&self, directory: &Path, failures: &[String]) -> anyhow::Result<()> {
+        self.publish(directory)?;
+        ensure!(
+            failures.is_empty(),
+            "{} failures:\n{}",
+            failures.len(),
+            failures.join("\n")
+        );
+        let missed = self.targets.iter().filter(|target| !target.is_met());
+        let missed = missed.count();
+        ensure!(missed == 0, "{missed} targets are missed");
         Ok(())
     }
 

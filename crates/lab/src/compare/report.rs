@@ -2,20 +2,18 @@
 //! The report of `compare`: samples, a table per load, the targets, and charts.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::Results;
 use super::bench::Bench;
 use super::figures::{Figure, Figures};
 use super::load::{self, Load, Yield};
-use super::subject::{self, Subject};
+use super::subject::Subject;
 use super::targets::{self, DIRECT, FORWARDING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
 use crate::record::{Record, Samples};
 use crate::stats::Spread;
 use crate::table::Table;
-use crate::target::Target;
 
 /// Ratios to other subjects, round by round: forwarding, and HAProxy in the same mode.
 const TO_FORWARDING: &str = "ratio to forwarding";
@@ -24,7 +22,7 @@ const TO_HAPROXY: &str = "ratio to HAProxy";
 const TO_ONE_CPU: &str = "ratio to one CPU";
 
 /// Adds samples, and the tables, targets and charts of them, to the record.
-pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
+pub(super) fn fill(bench: &mut Bench<'_>) {
     let Bench {
         args,
         loads,
@@ -49,17 +47,16 @@ pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
     }
     let figures = |load: &Load, name| figures(load, name, results);
     record.targets = targets::all(loads, figures);
-    record.targets.extend(alone);
     for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
         }
     }
-    record.charts = charts(subjects).to_vec();
-    record
-        .charts
-        .retain(|chart| chart.has_samples(&record.samples));
+    let chart = chart(subjects);
+    if chart.has_samples(&record.samples) {
+        record.charts.push(chart);
+    }
 }
 
 /// The figures of a subject with a load, if measured.
@@ -176,61 +173,33 @@ fn columns(yields: Yield) -> Vec<&'static str> {
         .collect()
 }
 
-/// Omitted from charts, because another row has the same.
-const LEFT_OUT: &str = "haproxy-transparent-1m";
-
-/// A chart for each of two kinds of loads.
-fn charts(subjects: &[Subject]) -> [Chart; 2] {
-    let connections = ("CPU time of a new connection", "marginal CPU time, us");
-    let bulk = ("CPU time of a gigabyte", "marginal CPU time, ms");
-    [
-        chart(connections, Yield::Transactions, "haproxy-1m", subjects),
-        chart(bulk, Yield::Bytes, "haproxy-transparent", subjects),
-    ]
+/// Whether the chart shows a subject: others are almost as HAProxy's usual ones, or have no marginal
+/// CPU time.
+fn is_shown(subject: &Subject) -> bool {
+    subject.name != DIRECT && !subject.bulk_only
 }
 
-fn is_shown(subject: &Subject, left_out: &str) -> bool {
-    ![DIRECT, LEFT_OUT, left_out].contains(&subject.name)
-}
-
-fn chart(
-    (title, value_label): (&str, &str),
-    yields: Yield,
-    left_out: &str,
-    subjects: &[Subject],
-) -> Chart {
-    let shown = subjects.iter().filter(|one| is_shown(one, left_out));
+/// The CPU time of connections.
+fn chart(subjects: &[Subject]) -> Chart {
+    let shown = subjects.iter().filter(|one| is_shown(one));
     let curve = |one: &Subject| {
         // A chart has one unit, which depends on what a load yields.
-        let labels = [("subject", one.name), ("yields", yields.name())];
+        let labels = [
+            ("subject", one.name),
+            ("yields", Yield::Transactions.name()),
+        ];
         Curve::new(one.name, Figure::Marginal.name(), &labels)
     };
     Chart {
-        file: yields.name().to_owned(),
-        title: title.to_owned(),
+        file: Yield::Transactions.name().to_owned(),
+        title: "CPU time of a new connection".to_owned(),
         subtitle: "added to a direct link; client, relay and server share one CPU".to_owned(),
         across_label: "load".to_owned(),
-        value_label: value_label.to_owned(),
+        value_label: "marginal CPU time, us".to_owned(),
         across: Across::Rows(vec!["title".to_owned()]),
         curves: shown.map(curve).collect(),
         note: String::new(),
     }
-}
-
-/// All loads and subjects, for `--list`.
-pub(super) fn listing() -> String {
-    let loads = load::all().into_iter().map(|load| (load.name, load.title));
-    let loads = loads.chain([load::MEMORY, load::BOOT]);
-    let subjects = subject::ALL.iter().map(|one| (one.name, one.what));
-    let mut text = String::from("loads:\n");
-    for (name, what) in loads {
-        let _ = writeln!(text, "  {name:24}{what}");
-    }
-    text.push_str("subjects:\n");
-    for (name, what) in subjects {
-        let _ = writeln!(text, "  {name:24}{what}");
-    }
-    text
 }
 
 #[cfg(test)]
@@ -240,10 +209,7 @@ mod tests {
     use crate::compare::subject::ALL;
 
     #[test]
-    fn charts_have_room_for_all() {
-        for left_out in ["haproxy-1m", "haproxy-transparent"] {
-            let shown = ALL.iter().filter(|row| is_shown(row, left_out));
-            assert!(shown.count() <= SERIES_MAX, "without {left_out}");
-        }
+    fn chart_has_room_for_all() {
+        assert!(ALL.iter().filter(|row| is_shown(row)).count() <= SERIES_MAX);
     }
 }
