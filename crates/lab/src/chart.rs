@@ -60,8 +60,6 @@ pub enum Across {
     Rows(Vec<String>),
     /// The number in this label, logarithmic, with a line per curve: medians.
     Label(String),
-    /// The values of this quantity under the same labels, with a line per curve.
-    Quantity(String),
     /// The values themselves, up to this one or the largest, with a line per curve: the share of
     /// the samples that are no larger, in percent.
     Share(Option<f64>),

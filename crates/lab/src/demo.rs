@@ -30,6 +30,9 @@ const BY_NODE: &str = "through a node";
 /// The port of the server.
 const PORT: u16 = 80;
 
+/// Rate of every link, in Mbit/s.
+const RATE_MBIT: u64 = 100;
+
 /// Timeout of one fetch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,9 +44,6 @@ pub struct Args {
     /// Round-trip time between client and server, in milliseconds
     #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=2000))]
     rtt: u64,
-    /// Rate of every link, in Mbit/s
-    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=200))]
-    rate: u64,
     /// Sizes of the objects, in KB of 1000 bytes
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 100, 500], value_name = "KB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sizes: Vec<u64>,
@@ -79,8 +79,8 @@ impl Args {
             clients: 1,
             repeats: self.repeats,
             conditions: format!(
-                "{} ms round-trip time, {} Mbit/s, {congestion}",
-                self.rtt, self.rate
+                "{} ms round-trip time, {RATE_MBIT} Mbit/s, {congestion}",
+                self.rtt
             ),
             common: self.common.clone(),
         }
@@ -99,14 +99,11 @@ struct Testbed {
 
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
-    let mut record = Record::start("demo", args.common.seed);
+    let record = Record::start("demo", args.common.seed);
     let nginx = web::program()?;
     let bed = |way| Testbed::new(args, &nginx, way);
     let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
-    record.parameter("rtt_ms", args.rtt);
-    record.parameter("rate_mbit", args.rate);
-    record.parameter("congestion", congestion.as_str());
     let results = args.experiment(&congestion).run(&sites)?;
     for (subject, testbed) in sites.0.iter().enumerate() {
         // One more: the fetch that filled caches.
@@ -140,7 +137,7 @@ impl Testbed {
         // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
-            .rate(args.rate * 1_000_000)
+            .rate(RATE_MBIT * 1_000_000)
             .queue(10_000_000);
         let network = Network::line([link.clone(), link]).build()?;
         let start = || {

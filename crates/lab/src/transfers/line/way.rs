@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Args;
+use super::{END, RATE, RTT};
 use crate::model::{Hops, Path};
 use crate::names::{Named, named};
 use crate::network::Family;
@@ -24,7 +24,7 @@ named! {
         WarmEnds = "warm-ends",
         /// Likewise, but other flows have taken all warm hops
         EmptyEnds = "empty-ends",
-        /// A chain of a node beside the client and one beside the path, at each of --aside
+        /// A chain of a node beside the client and one beside the path, at several distances
         OffPath = "off-path",
     }
 }
@@ -128,9 +128,9 @@ impl Way {
     }
 
     /// The path in terms of the model, for each of all transfers: they share the rate.
-    pub(super) fn path(self, args: &Args) -> Path {
+    pub(super) fn path(self, clients: u32) -> Path {
         // The model has one transfer on a path: each gets its even share.
-        let rate = args.bits_per_second() / u64::from(args.clients);
+        let rate = RATE / u64::from(clients);
         let between = match self.carriage {
             Carriage::Transparent => Hops::Transparent,
             carriage if carriage.is_warm() => Hops::Warm,
@@ -138,20 +138,19 @@ impl Way {
         };
         Path {
             between,
-            ..Path::new(self.layout().delays(args), rate, self.family)
+            ..Path::new(self.layout().delays(), rate, self.family)
         }
     }
 
     /// One-way delays of the hops.
-    pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
-        let whole = args.rtt() / 2;
+    pub(super) fn delays(self) -> Vec<Duration> {
+        let whole = RTT / 2;
         if self.carriage == Carriage::OffPath {
             // The first node is at the client.
             return vec![Duration::ZERO, self.aside, self.aside];
         }
         if self.carriage.is_ends() {
-            let end = args.end();
-            return vec![end, whole - end * 2, end];
+            return vec![END, whole - END * 2, END];
         }
         vec![whole / (self.nodes + 1); self.nodes as usize + 1]
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
-use super::{Args, KB};
+use super::{ACCESS_MS, Args, CONGESTION, KB, RATE};
 use crate::chain;
 use crate::controller::{self, Controller};
 use crate::link::Link;
@@ -60,7 +60,7 @@ pub(super) struct Testbed {
 impl Testbed {
     /// Builds one, and waits until all nodes follow a plan of all links.
     pub(super) fn new(args: &Args, topology: &Topology, hops: Hops, nginx: &Path) -> Result<Self> {
-        let mesh = make_mesh(args, topology)?;
+        let mesh = make_mesh(topology, args.common.seed)?;
         let places = topology.places();
         for place in 0..places {
             chain::prepare(mesh.place(place))?;
@@ -86,7 +86,7 @@ impl Testbed {
         };
         for pair in topology.servers() {
             let host = testbed.mesh.host(pair, SERVER)?;
-            let server = transfer::Server::start(host, LONG, &args.congestion)?;
+            let server = transfer::Server::start(host, LONG, CONGESTION)?;
             testbed._long.push(server);
         }
         // The controller is ready by then, so that nodes need not dial twice.
@@ -263,9 +263,9 @@ fn name(place: usize) -> String {
     format!("p{}", number(place))
 }
 
-fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
+fn make_mesh(topology: &Topology, seed: u64) -> Result<Mesh> {
     // The reverse proxy stands at the place itself, as close to the client as the node is.
-    let access = Link::delay(args.access_delay()).rate(args.rate * 1_000_000);
+    let access = Link::delay(Duration::from_secs_f64(ACCESS_MS / 2e3)).rate(RATE);
     let mut beside = Vec::new();
     let mut add = |place, host, link: &Link| {
         beside.push(Beside {
@@ -281,14 +281,8 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
     for place in topology.servers() {
         add(place, SERVER, &access);
     }
-    let link = |one, other| topology.link(args, one, other, 1.0);
-    let mesh = Mesh::new(
-        topology.places(),
-        &beside,
-        link,
-        &args.congestion,
-        args.common.seed,
-    )?;
+    let link = |one, other| topology.link(one, other, 1.0);
+    let mesh = Mesh::new(topology.places(), &beside, link, CONGESTION, seed)?;
     // Servers and reverse proxies get the same settings as nodes.
     for place in topology.clients() {
         chain::prepare(mesh.host(place, REVERSE_PROXY)?)?;
@@ -363,10 +357,9 @@ fn peer(args: &Args, me: usize, place: usize) -> String {
         1000 * number(me.min(place)) + number(me.max(place))
     );
     let (name, number) = (name(place), number(place));
-    let congestion = &args.congestion;
     let listener = SocketAddr::new(address(place, 0, args.family), chain::PORT);
     format!(
         "[[peer]]\nname = \"{name}\"\nid = {number}\naddress = \"{listener}\"\nkey = \"{key}\"\n\
-         pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {congestion:?}\n"
+         pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {CONGESTION:?}\n"
     )
 }
