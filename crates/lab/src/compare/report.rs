@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use super::Results;
 use super::bench::Bench;
-use super::figures::{Figure, Figures};
+use super::figures::Figure;
 use super::load::{self, Load, Yield};
 use super::subject::Subject;
 use super::targets::{self, DIRECT, FORWARDING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
-use crate::record::{Record, Samples};
+use crate::record::{self, Record, Samples};
 use crate::stats::Spread;
 use crate::table::Table;
 
@@ -21,7 +21,7 @@ const TO_HAPROXY: &str = "ratio to HAProxy";
 /// The gain of a second CPU: the same connections with everything on one, minutes apart.
 const TO_ONE_CPU: &str = "ratio to one CPU";
 
-/// Adds samples, and the tables, targets and charts of them, to the record.
+/// Adds samples, and the tables, targets and the chart of them, to the record.
 pub(super) fn fill(bench: &mut Bench<'_>) {
     let Bench {
         args,
@@ -38,15 +38,17 @@ pub(super) fn fill(bench: &mut Bench<'_>) {
         for subject in subjects.iter() {
             sample(record, load, subject, results);
         }
+        for subject in subjects.iter() {
+            sample_ratios(record, load, subject);
+        }
     }
-    record.tables.extend(summary(loads, subjects, results));
+    record.tables.extend(summary(loads, subjects, record));
     for load in loads.iter() {
         let title = format!("{} ({})", load.title, load.name);
         let of = |one: &Samples| one.labels.get("load").is_some_and(|own| own == load.name);
         record.table(&title, of, &["subject"], &columns(load.yields));
     }
-    let figures = |load: &Load, name| figures(load, name, results);
-    record.targets = targets::all(loads, figures);
+    record.targets = targets::all(loads, record);
     for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
@@ -59,82 +61,104 @@ pub(super) fn fill(bench: &mut Bench<'_>) {
     }
 }
 
-/// The figures of a subject with a load, if measured.
-fn figures(load: &Load, subject: &'static str, results: &Results) -> Option<Figures> {
-    let of = |name: &'static str| results.get(&(load.name, name));
-    Some(Figures::new(load.yields, of(subject)?, of(DIRECT)?))
+/// The values of a figure of a subject with a load, round by round.
+pub(super) fn values<'a>(
+    record: &'a Record,
+    figure: Figure,
+    load: &str,
+    subject: &str,
+) -> Option<&'a [f64]> {
+    let labels = record::labels(&[("load", load), ("subject", subject)]);
+    let mut samples = record.samples.iter();
+    let of = samples.find(|one| one.are(figure.name(), &labels));
+    of.map(|one| one.values.as_slice())
 }
 
-/// Adds every round's values to the record.
-fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
-    let Some(figures) = figures(load, subject.name, results) else {
-        return;
-    };
+/// Adds values without invalid ones to the record, under the labels of a load and a subject.
+fn add(
+    record: &mut Record,
+    load: &Load,
+    subject: &Subject,
+    (quantity, unit): (&str, &str),
+    values: Vec<f64>,
+) {
     let labels = [
         ("load", load.name),
         ("title", load.title),
         ("yields", load.yields.name()),
         ("subject", subject.name),
     ];
-    let mut add = |quantity: &str, unit: &str, values: &[f64]| {
-        if values.iter().all(|value| value.is_finite()) {
-            record.sample(quantity, unit, &labels, values.to_vec());
-        }
+    if values.iter().all(|value| value.is_finite()) {
+        record.sample(quantity, unit, &labels, values);
+    }
+}
+
+/// Adds every round's values to the record.
+fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
+    let of = |name: &'static str| results.get(&(load.name, name));
+    let (Some(rounds), Some(direct)) = (of(subject.name), of(DIRECT)) else {
+        return;
     };
     for &figure in Figure::ALL {
         // The direct link adds nothing to itself, and times of two CPUs cannot be subtracted.
         let is_sum = figure == Figure::Marginal && load.yields == Yield::Rate;
         if !is_sum && (subject.name != DIRECT || !figure.is_added()) {
-            add(figure.name(), figure.unit(load.yields), figures.of(figure));
+            let values = figure.values(load.yields, rounds, direct);
+            let quantity = (figure.name(), figure.unit(load.yields));
+            add(record, load, subject, quantity, values);
         }
     }
-    for (quantity, other) in others(load, subject, results) {
-        // A figure of a busy machine may come out as zero or less: there is no ratio to that.
-        if other.iter().all(|other| *other > 0.0) {
-            let rounds = figures.deciding(load.yields).iter().zip(&other);
-            let ratios: Vec<f64> = rounds.map(|(own, other)| own / other).collect();
-            add(quantity, "", &ratios);
-        }
-    }
-    let rounds = results.get(&(load.name, subject.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
-    for measured in rounds.into_iter().flatten() {
-        for (party, seconds) in &measured.outcome.cpu_s {
-            parties.entry(party).or_default().push(*seconds);
-        }
+    for (party, seconds) in rounds.iter().flat_map(|one| &one.outcome.cpu_s) {
+        parties.entry(party).or_default().push(*seconds);
     }
     for (party, seconds) in parties {
-        add(&format!("CPU time of {party} in the window"), "s", &seconds);
+        let quantity = format!("CPU time of {party} in the window");
+        add(record, load, subject, (&quantity, "s"), seconds);
     }
 }
 
-/// The figures to which those of a subject are set in relation, round by round.
-fn others(load: &Load, subject: &Subject, results: &Results) -> Vec<(&'static str, Vec<f64>)> {
-    let of = |name| Some(figures(load, name, results)?.deciding(load.yields).to_vec());
-    let references = [
-        (TO_FORWARDING, FORWARDING),
-        (TO_HAPROXY, subject.mode.rival()),
-    ];
-    let references = references
-        .into_iter()
-        .filter(|(_, other)| ![DIRECT, other].contains(&subject.name));
-    let mut others: Vec<_> = references
-        .filter_map(|(quantity, other)| Some((quantity, of(other)?)))
-        .collect();
+/// Adds the ratios of a subject's main figure to those of others, round by round.
+fn sample_ratios(record: &mut Record, load: &Load, subject: &Subject) {
+    let figure = Figure::deciding(load.yields);
+    let rival = subject.mode.rival();
     // Client, subject and server double with the CPUs, so that twice the rate is the upper bound.
-    let one = results.get(&(load::ON_ONE, subject.name));
-    if let Some(one) = one.filter(|_| load.name == load::ON_TWO) {
-        let figures = Figures::new(load.yields, one, one);
-        others.push((TO_ONE_CPU, figures.of(Figure::Rate).to_vec()));
+    let on_one = (load.name == load::ON_TWO).then_some(load::ON_ONE);
+    for (quantity, of, other) in [
+        (TO_FORWARDING, load.name, FORWARDING),
+        (TO_HAPROXY, load.name, rival),
+        (TO_ONE_CPU, on_one.unwrap_or_default(), subject.name),
+    ] {
+        let is_itself = [DIRECT, other].contains(&subject.name) && quantity != TO_ONE_CPU;
+        let own = values(record, figure, load.name, subject.name);
+        let ratios = own
+            .zip(values(record, figure, of, other))
+            .map(|(own, other)| {
+                let ratios = own.iter().zip(other).map(|(own, other)| own / other);
+                // A figure of a busy machine may come out as zero or less: there is no ratio to that.
+                let is_valid = other.iter().all(|other| *other > 0.0);
+                is_valid.then(|| ratios.collect::<Vec<f64>>())
+            });
+        if let Some(ratios) = ratios.flatten().filter(|_| !is_itself) {
+            add(record, load, subject, (quantity, ""), ratios);
+        }
     }
-    others
 }
 
 /// A row per subject and a column per load, with the medians of each load's main figure; `None`
 /// without results.
-fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
-    let of = |load: &&Load| results.contains_key(&(load.name, DIRECT));
-    let loads: Vec<&Load> = loads.iter().filter(of).collect();
+fn summary(loads: &[Load], subjects: &[Subject], record: &Record) -> Option<Table> {
+    let median = |load: &Load, subject: &Subject| {
+        let values = values(
+            record,
+            Figure::deciding(load.yields),
+            load.name,
+            subject.name,
+        )?;
+        Spread::of(values).map(Spread::brief)
+    };
+    let is_measured = |load: &&Load| subjects.iter().any(|one| median(load, one).is_some());
+    let loads: Vec<&Load> = loads.iter().filter(is_measured).collect();
     let mut columns = vec!["subject"];
     columns.extend(loads.iter().map(|load| load.name));
     let title = "What each adds: CPU time of a connection in us, of a gigabyte in ms (bulk); delay \
@@ -142,16 +166,10 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
                  two-cores)";
     let mut table = Table::new(title, &columns);
     for subject in subjects {
-        let cell = |load: &&Load| {
-            let figures = figures(load, subject.name, results);
-            // Added figures of the direct link are zero by definition; its rate is the upper bound.
-            let shown = subject.name != DIRECT || load.yields == Yield::Rate;
-            let spread = Spread::of(figures?.deciding(load.yields));
-            spread.filter(|_| shown).map(Spread::brief)
-        };
+        // The direct link adds nothing, but its rate is the upper bound.
         let cells = loads
             .iter()
-            .map(|load| cell(load).unwrap_or_else(|| "-".to_owned()));
+            .map(|load| median(load, subject).unwrap_or_else(|| "-".to_owned()));
         table.push(std::iter::once(subject.name.to_owned()).chain(cells));
     }
     (!loads.is_empty()).then_some(table)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The targets, and whether they are met. Pure.
 
-use super::figures::Figures;
+use super::figures::Figure;
 use super::load::{Load, Yield};
+use super::report::values;
+use crate::record::Record;
 use crate::stats::Spread;
 use crate::target::{Bound, Target};
 
@@ -81,13 +83,10 @@ const fn target(
 
 /// All targets that were measured: ratios of marginal CPU time, of added delay, or of transactions
 /// a second.
-pub(super) fn all(
-    loads: &[Load],
-    figures: impl Fn(&Load, &'static str) -> Option<Figures>,
-) -> Vec<Target> {
+pub(super) fn all(loads: &[Load], record: &Record) -> Vec<Target> {
     let measured = TARGETS.iter().filter_map(|target| {
         let load = loads.iter().find(|load| load.name == target.load)?;
-        let (other, ratio) = rate(target, load, &figures)?;
+        let (other, ratio) = rate(target, load, record)?;
         Some(Target {
             what: format!("{}: {} to {other}", target.load, target.ours),
             measured: ratio,
@@ -102,11 +101,11 @@ pub(super) fn all(
 fn rate(
     target: &Comparison,
     load: &Load,
-    figures: &impl Fn(&Load, &'static str) -> Option<Figures>,
+    record: &Record,
 ) -> Option<(&'static str, Option<Spread>)> {
-    let deciding = |name| Some(figures(load, name)?.deciding(load.yields).to_vec());
+    let deciding = |name| values(record, Figure::deciding(load.yields), load.name, name);
     let ours = deciding(target.ours)?;
-    let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
+    let ratio = |name: &'static str| Some((name, Spread::of_ratio(ours, deciding(name)?)));
     // Subjects that are not installed have no figures, and are no rivals.
     let ratios = target.others.iter().filter_map(|&name| ratio(name));
     // The best reference is the one that makes our ratio worst; one with an unknown figure may be
@@ -122,8 +121,8 @@ fn rate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::figures::Figure;
     use crate::compare::{load, subject};
+    use crate::names::Named;
 
     #[test]
     fn targets_name_what_there_is() {
@@ -143,11 +142,13 @@ mod tests {
             .into_iter()
             .filter(|one| one.name == load)
             .collect();
-        let figures = |_: &Load, name: &'static str| {
-            let value = values.iter().find(|(other, _)| *other == name)?.1;
-            let both = [Figure::Marginal, Figure::Rate];
-            Some(Figures(both.map(|figure| (figure, vec![value])).into()))
-        };
+        let mut record = Record::start("test", 1);
+        for (subject, value) in values {
+            for figure in [Figure::Marginal, Figure::Rate] {
+                let labels = [("load", load), ("subject", *subject)];
+                record.sample(figure.name(), "", &labels, vec![*value]);
+            }
+        }
         let row = |target: &Target| {
             let measured = target
                 .measured
@@ -155,7 +156,7 @@ mod tests {
             let (bound, verdict) = (target.bound.to_string(), target.verdict().to_owned());
             [target.what.clone(), measured, bound, verdict]
         };
-        all(&loads, figures).iter().map(row).collect()
+        all(&loads, &record).iter().map(row).collect()
     }
 
     #[test]
