@@ -8,7 +8,6 @@
 //! the original, and the server's log must have the client's own address.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -20,7 +19,7 @@ use crate::nginx::{self, LOG_VISITORS, Nginx};
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
-use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
+use crate::transfers::{Case, Experiment, Group, KB, Subject, Topology};
 use crate::web;
 
 /// How objects reach the client.
@@ -99,9 +98,8 @@ struct Testbed {
 
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
-    let record = Record::start("demo", args.common.seed);
-    let nginx = web::program()?;
-    let bed = |way| Testbed::new(args, &nginx, way);
+    let mut record = Record::start("demo", args.common.seed);
+    let bed = |way| Testbed::new(args, way);
     let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
     let results = args.experiment(&congestion).run(&sites)?;
@@ -111,11 +109,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let unchanged = "Every object arrived unchanged, and nginx received the client's own address \
                      both ways.";
-    let findings = Findings {
-        remarks: vec![unchanged.to_owned()],
-        ..Findings::default()
-    };
-    results.publish(record, findings)
+    record.remarks.push(unchanged.to_owned());
+    results.publish(record, Vec::new())
 }
 
 /// The two networks, in the order of the subjects.
@@ -133,7 +128,7 @@ impl Topology for Sites {
 }
 
 impl Testbed {
-    fn new(args: &Args, nginx: &Path, way: &'static str) -> Result<Self> {
+    fn new(args: &Args, way: &'static str) -> Result<Self> {
         // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
@@ -150,7 +145,7 @@ impl Testbed {
         let testbed = Self {
             way,
             node: (way == BY_NODE).then(start).transpose()?,
-            server: nginx::serve_objects(nginx, network.server(), &http, &[PORT], &args.sizes)?,
+            server: nginx::serve_objects(network.server(), &http, &[PORT], &args.sizes)?,
             network,
             family: args.family,
         };

@@ -26,7 +26,7 @@ const ROUNDS: [u64; 3] = [1, 5, 10];
 /// Arguments of `posthaste-lab planning`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Directory with mesh54/, cloud/ and topology-zoo/
+    /// Directory with mesh54/ and cloud/
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// Numbers of nodes for which the time is measured
@@ -46,7 +46,6 @@ pub fn run(args: &Args) -> Result<()> {
     // All data first: a missing file is to fail before minutes of computing.
     let mesh = data::read_mesh(&args.data)?;
     let cloud = [data::read_cloud(&args.data)?];
-    let cities = data::read_cities(&args.data)?;
     record.parameter("repeats", args.repeats);
     record.parameter("rounds", ROUNDS.to_vec());
     record.parameter("graphs", mesh.len());
@@ -58,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
         let qualities = quality::compare(meshes, counting)?;
         report::qualities(set, &qualities, &mut record);
     }
-    runtime::measure(args, &mesh, &cities, &mut record)?;
+    runtime::measure(args, &mesh, &mut record)?;
     report::fill(mesh.len(), &mut record);
     record.publish(&args.common.output)
 }

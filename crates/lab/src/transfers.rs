@@ -23,7 +23,6 @@ use crate::names::named;
 use crate::record::Common;
 use crate::rng::shuffled;
 use crate::transfer::Timing;
-pub(crate) use report::Findings;
 pub(crate) use results::Results;
 
 /// Failures after which an experiment is aborted.

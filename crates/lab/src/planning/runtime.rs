@@ -2,8 +2,7 @@
 //! The time of planning, and the memory of its results.
 //!
 //! Times are processor times of the one thread used: other processes on the machine do not count.
-//! For more nodes than published matrices have, matrices are generated from the places of the
-//! Topology Zoo.
+//! For more nodes than published matrices have, matrices are generated from random places on earth.
 
 use std::hint::black_box;
 
@@ -18,7 +17,7 @@ use super::data::Mesh;
 use super::quality::to_matrix;
 use crate::record::Record;
 use crate::regions::{Place, distances};
-use crate::rng::{scramble, shuffled};
+use crate::rng::scramble;
 use crate::target::Bound;
 
 /// Cost of a node.
@@ -54,12 +53,7 @@ const TARGETS: [(usize, &str, f64); 5] = [
 
 /// Plans for the largest published graphs, and for synthetic ones. Adds samples and targets to the
 /// record.
-pub(super) fn measure(
-    args: &Args,
-    meshes: &[Mesh],
-    cities: &[Place],
-    record: &mut Record,
-) -> Result<()> {
+pub(super) fn measure(args: &Args, meshes: &[Mesh], record: &mut Record) -> Result<()> {
     let mut largest: Vec<&Mesh> = meshes.iter().collect();
     // Planning time grows with the nodes, so the largest graphs are the worst cases.
     largest.sort_by_key(|mesh| std::cmp::Reverse(mesh.rtts_ms.len()));
@@ -67,7 +61,7 @@ pub(super) fn measure(
         sample(args, &mesh.name, &mesh.rtts_ms, record)?;
     }
     for &nodes in &args.nodes {
-        let places = choose(cities, nodes.into(), args.common.seed);
+        let places = Place::random(nodes.into(), args.common.seed);
         for (kind, detours) in [("great circles", false), ("detours", true)] {
             let rtts_ms = distances(&places, detours, args.common.seed);
             sample(args, kind, &rtts_ms, record)?;
@@ -169,34 +163,4 @@ fn processor_ms() -> Result<f64> {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     let time = time.context("read this thread's time")?;
     Ok(time.tv_sec() as f64 * 1e3 + time.tv_nsec() as f64 / 1e6)
-}
-
-/// `count` places: cities in random order, then midpoints between two.
-fn choose(cities: &[Place], count: usize, seed: u64) -> Vec<Place> {
-    let mut places: Vec<Place> = shuffled(cities, seed, 0).into_iter().take(count).collect();
-    let missing = count - places.len();
-    let others = shuffled(cities, seed, 1);
-    for pair in others.windows(2).cycle().take(missing) {
-        places.push(Place {
-            longitude: f64::midpoint(pair[0].longitude, pair[1].longitude),
-            latitude: f64::midpoint(pair[0].latitude, pair[1].latitude),
-        });
-    }
-    places
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requested_node_count() {
-        let place = |longitude, latitude| Place {
-            longitude,
-            latitude,
-        };
-        let cities = [place(0.0, 0.0), place(90.0, 0.0), place(0.0, 90.0)];
-        assert_eq!(choose(&cities, 7, 1).len(), 7);
-        assert_eq!(choose(&cities, 2, 1).len(), 2);
-    }
 }

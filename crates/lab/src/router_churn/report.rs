@@ -10,7 +10,6 @@ use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Run};
 use crate::names::Named;
 use crate::record::{Record, Samples};
-use crate::stats::percentile;
 use crate::target::{Bound, Target};
 
 /// Bound on connections described individually.
@@ -49,8 +48,6 @@ const VERDICTS: [Count; 4] = [
     ("BROKEN", |pair, _| pair.verdict.is_broken()),
 ];
 
-/// Times of undisturbed connections: a value for each percentile from 0 to 100.
-const TIME: &str = "time";
 /// How often a fault happened.
 const TIMES: &str = "times";
 
@@ -63,12 +60,6 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
         let of = run.pairs.iter().filter(|pair| pair.plan.kind == kind);
         let of: Vec<&Pair> = of.collect();
         sample(record, ("kind", kind.name()), &of, &counts);
-        for (node, life) in NETWORKS {
-            let times = times(&of, kind, life);
-            let parts = (0..=100).filter_map(|percent| percentile(&times, f64::from(percent)));
-            let labels = [("kind", kind.name()), ("node", node)];
-            record.sample(TIME, "ms", &labels, parts.collect());
-        }
     }
     for phase in phases(run) {
         let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
@@ -83,22 +74,14 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
         record.sample(TIMES, "", &labels, vec![spans.count() as f64]);
     }
     for (title, label) in [
-        (
-            "Connections by kind, and times of those that nothing disturbed",
-            "kind",
-        ),
+        ("Connections by kind", "kind"),
         (
             "Connections by what happened while they were open",
             "meanwhile",
         ),
     ] {
-        let counts = [&counts[..], &VERDICTS].concat();
-        let quantities = counts.iter().map(|(name, _)| *name);
-        let quantities: Vec<&str> = [TIMES]
-            .into_iter()
-            .chain(quantities)
-            .chain([TIME])
-            .collect();
+        let counts = counts.iter().chain(&VERDICTS).map(|(name, _)| *name);
+        let quantities: Vec<&str> = std::iter::once(TIMES).chain(counts).collect();
         let is_shown = |one: &Samples| one.labels.contains_key(label);
         record.table(title, is_shown, &[label, "node"], &quantities);
     }
@@ -135,22 +118,6 @@ fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair], counts: &[Coun
     }
 }
 
-/// Durations of undisturbed connections of a kind, in ms.
-fn times(of: &[&Pair], kind: Kind, life: Course) -> Vec<f64> {
-    // Both as expected, so that the two medians are of the same connections.
-    let is_usual = |pair: &&&Pair| {
-        pair.timed
-            && NETWORKS
-                .iter()
-                .all(|(_, life)| life(pair).end() == expected(kind))
-    };
-    let times = of
-        .iter()
-        .filter(is_usual)
-        .filter_map(|pair| life(pair).time());
-    times.map(|time| time.as_secs_f64() * 1000.0).collect()
-}
-
 fn remarks(run: &Run) -> Vec<String> {
     let all = &run.pairs;
     let ends = |life: Course| {
@@ -160,7 +127,6 @@ fn remarks(run: &Run) -> Vec<String> {
         });
         some.collect::<Vec<_>>().join(", ")
     };
-    let longer = |check: fn(&Pair) -> bool| all.iter().filter(|pair| check(pair)).count();
     // A node that observes first relays only what it expects to gain from.
     let share = run.relayed as f64 / (all.len().max(1) as f64) * 100.0;
     let mut remarks = vec![
@@ -173,11 +139,6 @@ fn remarks(run: &Run) -> Vec<String> {
         ),
         format!("Without node: {}.", ends(NETWORKS[0].1)),
         format!("With node: {}.", ends(NETWORKS[1].1)),
-        format!(
-            "Undisturbed and much longer (3 times and 0.5 s) with the node: {}; without it: {}.",
-            longer(Pair::much_longer_with),
-            longer(Pair::much_longer_without)
-        ),
     ];
     remarks.extend(run.troubles.iter().cloned());
     for (heading, check) in [
@@ -186,7 +147,6 @@ fn remarks(run: &Run) -> Vec<String> {
             (|pair| pair.verdict.is_broken()) as fn(&Pair) -> bool,
         ),
         ("By a stale address", |pair| pair.verdict == Verdict::Stale),
-        ("Much longer", Pair::much_longer_with),
     ] {
         let of = all.iter().filter(|pair| check(pair));
         let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));

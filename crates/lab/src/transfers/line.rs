@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Results, Subject, Topology};
+use super::{Case, Experiment, Goal, Group, KB, Moment, Results, Subject, Topology};
 use crate::model::Path;
 use crate::names::Named;
 use crate::network::Family;
@@ -34,9 +34,8 @@ use crate::transfer::Timing;
 use testbed::Testbed;
 use way::{Carriage, Way};
 
-/// The published path: its round-trip time, and the rate of every link in bits per second.
+/// The round-trip time of the published path.
 const RTT: Duration = Duration::from_millis(100);
-const RATE: u64 = 100_000_000;
 
 /// One-way delay between an end of the path and the node near it.
 const END: Duration = Duration::from_millis(2);
@@ -57,6 +56,9 @@ const GAINS: &[(u64, f64)] = &[(25 * KB, 60.0), (100 * KB, 68.0), (500 * KB, 75.
 pub struct Args {
     #[command(flatten)]
     binary: Binary,
+    /// Rate of every link, in Mbit/s; the emulation is faithful up to about 200
+    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rate: u64,
     /// Sizes of transfers, in KB of 1000 bytes
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 250, 500], value_name = "KB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sizes: Vec<u64>,
@@ -83,6 +85,10 @@ pub struct Args {
 }
 
 impl Args {
+    fn bits_per_second(&self) -> u64 {
+        self.rate * 1_000_000
+    }
+
     /// The ways of one carriage, the fewest nodes first.
     fn ways(&self, family: Family, carriage: Carriage) -> Vec<Way> {
         if carriage == Carriage::OffPath {
@@ -176,7 +182,7 @@ impl Args {
             repeats: self.repeats,
             conditions: format!(
                 "{RTT:?} round-trip time, {} Mbit/s, {CONGESTION}",
-                RATE / 1_000_000
+                self.rate
             ),
             common: self.common.clone(),
         };
@@ -213,11 +219,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     line.fill_caches()?;
     let results = experiment.run(&line)?;
-    let findings = Findings {
-        remarks: line.remarks(&results)?,
-        ..Findings::default()
-    };
-    results.publish(record, findings)
+    record.remarks = line.remarks(&results)?;
+    results.publish(record, Vec::new())
 }
 
 /// A network for every layout, and the ways of the subjects.
@@ -246,7 +249,7 @@ impl Topology for Line<'_> {
     }
 
     fn path(&self, case: Case) -> Option<Path> {
-        Some(self.ways[case.subject].path(self.args.clients))
+        Some(self.ways[case.subject].path(self.args))
     }
 }
 

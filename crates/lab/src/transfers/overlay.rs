@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Subject};
+use super::{Case, Experiment, Goal, Group, KB, Moment, Subject};
 use crate::chart::{Across, Chart, Curve};
 use crate::model::{Hops, Path};
 use crate::names::Named;
@@ -184,13 +184,10 @@ pub fn run(args: &Args) -> Result<()> {
     overlay.warm_up(&experiment)?;
     let before = overlay.hops_taken()?;
     let results = experiment.run(&overlay)?;
-    let mut findings = Findings {
-        remarks: overlay.remarks(&before)?,
-        ..Findings::default()
-    };
+    record.remarks = overlay.remarks(&before)?;
     record.charts.push(overlay.map());
-    events::observe(&overlay, &mut record, &mut findings);
-    results.publish(record, findings)
+    let failures = events::observe(&overlay, &mut record);
+    results.publish(record, failures)
 }
 
 /// Overlays by their hops, and the chains of transfers.
@@ -203,9 +200,8 @@ struct Overlay<'a> {
 }
 
 fn sites(args: &Args, topology: &Topology) -> Result<BTreeMap<Hops, Testbed>> {
-    let nginx = web::program()?;
     let make = |hops| {
-        let testbed = Testbed::new(args, topology, hops, &nginx);
+        let testbed = Testbed::new(args, topology, hops);
         let testbed = testbed.with_context(|| format!("set the {hops:?} overlay up"));
         Ok((hops, testbed?))
     };

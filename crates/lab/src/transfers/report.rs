@@ -9,13 +9,6 @@ use crate::link::Stats;
 use crate::names::Named;
 use crate::record::{self, Record, Samples};
 
-/// Additional results of a topology.
-#[derive(Debug, Default)]
-pub(crate) struct Findings {
-    pub remarks: Vec<String>,
-    pub failures: Vec<String>,
-}
-
 /// The exactness of the emulation.
 pub(crate) fn emulation_remark(name: &str, stats: Stats) -> String {
     format!(
@@ -34,8 +27,9 @@ const SIZE: &str = "KB";
 const SAVED: &str = "time saved";
 
 impl Results {
-    /// Prints and writes everything. Fails when a transfer failed or a target was missed.
-    pub(crate) fn publish(&self, mut record: Record, findings: Findings) -> Result<()> {
+    /// Prints and writes everything, with what the topology has added to the record and other
+    /// failures. Fails when a transfer failed or a target was missed.
+    pub(crate) fn publish(&self, mut record: Record, failures: Vec<String>) -> Result<()> {
         let experiment = &self.experiment;
         record.parameter("repeats", experiment.repeats);
         record.parameter("clients", experiment.clients);
@@ -50,8 +44,7 @@ impl Results {
         let charts = experiment.groups.iter().map(|group| self.chart(group));
         record.charts.splice(..0, charts);
         record.targets.extend(self.targets());
-        record.remarks.extend(findings.remarks);
-        let failures = [&self.failures[..], &findings.failures].concat();
+        let failures = [self.failures.clone(), failures].concat();
         record.remarks.extend(failures.clone());
         record.finish(&experiment.common.output, &failures)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::way::{Carriage, Way};
-use super::{Args, CONGESTION, RATE, RTT};
+use super::{Args, CONGESTION, RTT};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::netns::Namespace;
@@ -90,7 +90,11 @@ impl Testbed {
 
 /// Links whose queues never drop: slow start must not end before the transfer does.
 fn network(args: &Args, layout: Way) -> Result<Network> {
-    let link = |delay| Link::delay(delay).rate(RATE).queue(50_000_000);
+    let link = |delay| {
+        Link::delay(delay)
+            .rate(args.bits_per_second())
+            .queue(50_000_000)
+    };
     let builder = match layout.carriage {
         Carriage::OffPath => {
             // The direct path is unchanged: the node is behind its own link.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{END, RATE, RTT};
+use super::{Args, END, RTT};
 use crate::model::{Hops, Path};
 use crate::names::{Named, named};
 use crate::network::Family;
@@ -128,9 +128,9 @@ impl Way {
     }
 
     /// The path in terms of the model, for each of all transfers: they share the rate.
-    pub(super) fn path(self, clients: u32) -> Path {
+    pub(super) fn path(self, args: &Args) -> Path {
         // The model has one transfer on a path: each gets its even share.
-        let rate = RATE / u64::from(clients);
+        let rate = args.bits_per_second() / u64::from(args.clients);
         let between = match self.carriage {
             Carriage::Transparent => Hops::Transparent,
             carriage if carriage.is_warm() => Hops::Warm,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::moves::{self, Change, Move};
-use super::{Findings, Hops, Overlay};
+use super::{Hops, Overlay};
 use crate::names::Named;
 use crate::record::Record;
 use crate::target::Bound;
@@ -22,15 +22,15 @@ const SETTLED: &str = "all other ways";
 const FAILED: &str = "new connections that failed";
 const OPEN: &str = "open connection";
 
-/// Changes links as often as configured, and adds the results to the record.
-pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut Findings) {
-    let mut seen = Vec::new();
+/// Changes links as often as configured, and adds the results to the record. Returns failures.
+pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record) -> Vec<String> {
+    let (mut seen, mut failures) = (Vec::new(), Vec::new());
     let count = overlay.args.moves;
     for number in 1..=count {
         eprintln!("overlay: link {number} of {count} gets worse, and is cut");
         let site = &overlay.sites[&Hops::Warm];
         if let Err(error) = moves::observe(overlay.args, &overlay.topology, site, &mut seen) {
-            findings.failures.push(format!("{error:#}"));
+            failures.push(format!("{error:#}"));
         }
     }
     for (place, one) in seen.iter().enumerate() {
@@ -40,6 +40,7 @@ pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut
     let rows = ["event", "number", "before", "after"];
     let quantities = [MOVED, SETTLED, TOOK, FAILED, OPEN];
     record.table(title, |_| true, &rows, &quantities);
+    failures
 }
 
 fn sample(overlay: &Overlay<'_>, record: &mut Record, number: usize, seen: &Move) {

@@ -4,7 +4,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -59,7 +58,7 @@ pub(super) struct Testbed {
 
 impl Testbed {
     /// Builds one, and waits until all nodes follow a plan of all links.
-    pub(super) fn new(args: &Args, topology: &Topology, hops: Hops, nginx: &Path) -> Result<Self> {
+    pub(super) fn new(args: &Args, topology: &Topology, hops: Hops) -> Result<Self> {
         let mesh = make_mesh(topology, args.common.seed)?;
         let places = topology.places();
         for place in 0..places {
@@ -77,7 +76,7 @@ impl Testbed {
             nodes: Vec::new(),
             controller,
             center,
-            _web: web(args, topology, &mesh, nginx)?,
+            _web: web(args, topology, &mesh)?,
             _long: Vec::new(),
             _secrets: secrets,
             mesh,
@@ -293,7 +292,7 @@ fn make_mesh(topology: &Topology, seed: u64) -> Result<Mesh> {
     Ok(mesh)
 }
 
-fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Vec<Nginx>> {
+fn web(args: &Args, topology: &Topology, mesh: &Mesh) -> Result<Vec<Nginx>> {
     let mut web = Vec::new();
     let count = u16::try_from(args.sizes.len()).unwrap_or(0);
     let ports: Vec<u16> = (0..count)
@@ -301,7 +300,7 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
         .collect();
     for place in topology.servers() {
         let host = mesh.host(place, SERVER)?;
-        web.push(origin(nginx, host, &ports, &args.sizes)?);
+        web.push(origin(host, &ports, &args.sizes)?);
     }
     // A reverse proxy for each place with clients, which has connections to all its origins.
     for place in topology.clients() {
@@ -311,11 +310,7 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
             (front_port(pair.server), origin)
         });
         let origins: Vec<_> = origins.collect();
-        web.push(reverse_proxy(
-            nginx,
-            mesh.host(place, REVERSE_PROXY)?,
-            &origins,
-        )?);
+        web.push(reverse_proxy(mesh.host(place, REVERSE_PROXY)?, &origins)?);
     }
     Ok(web)
 }
