@@ -37,7 +37,7 @@ use nix::unistd::Pid;
 
 use self::bench::Bench;
 use self::subject::Subject;
-use self::testbed::{Measured, Times};
+use self::testbed::Measured;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::socket;
@@ -54,29 +54,18 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = subject_names())]
     subjects: Vec<String>,
     /// How often every load is put through every subject
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// Seconds that a load is measured for
-    #[arg(long, value_name = "SECONDS")]
-    window: Option<f64>,
-    /// Fewer rounds and shorter loads: for a first look
-    #[arg(long)]
-    quick: bool,
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    window: f64,
     #[command(flatten)]
     common: Common,
 }
 
 impl Args {
-    fn rounds(&self) -> u32 {
-        self.rounds.unwrap_or(if self.quick { 2 } else { 5 })
-    }
-
-    fn times(&self) -> Times {
-        let seconds = self.window.unwrap_or(if self.quick { 0.3 } else { 0.4 });
-        Times {
-            warm_up: Duration::from_millis(150),
-            window: Duration::from_secs_f64(seconds.clamp(0.1, 60.0)),
-        }
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.window.clamp(0.1, 60.0))
     }
 }
 

@@ -36,6 +36,15 @@ pub(crate) struct Controller {
     _files: Scratch,
 }
 
+/// A node that a controller accepts.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) number: NodeNumber,
+    pub(crate) name: String,
+    /// The prefix of destinations that it serves.
+    pub(crate) prefix: String,
+}
+
 /// Resources used by a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
@@ -67,12 +76,12 @@ pub(crate) fn secret_text(number: NodeNumber) -> String {
 }
 
 impl Controller {
-    /// Starts one that accepts nodes with these numbers and names, and waits until it is ready.
+    /// Starts one that accepts these nodes, and waits until it is ready.
     /// `more` is the rest of its configuration.
     pub(crate) fn start(
         namespace: &Namespace,
         binary: &Path,
-        nodes: &[(NodeNumber, String)],
+        nodes: &[Member],
         more: &str,
     ) -> Result<Self> {
         let files = Scratch::new()?;
@@ -86,10 +95,17 @@ impl Controller {
             path("secret"),
             path("store.redb")
         );
-        for (number, name) in nodes {
+        for Member {
+            number,
+            name,
+            prefix,
+        } in nodes
+        {
             let key = identity(*number).public();
-            let node = format!("[[node]]\nname = \"{name}\"\nid = {number}\nkey = \"{key}\"\n");
-            text.push_str(&node);
+            text.push_str(&format!(
+                "[[node]]\nname = \"{name}\"\nid = {number}\nkey = \"{key}\"\n\
+                 [[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
+            ));
         }
         fs::write(path("controller.toml"), text).context("write the controller's configuration")?;
         let mut command = namespace.command(binary)?;

@@ -24,14 +24,14 @@ use anyhow::{Context, Result, ensure};
 use posthaste_control::message::{LinkState, NodeNumber, PlanVersion};
 use serde_json::Value;
 
-use crate::controller::{self, Controller};
+use crate::controller::{self, Controller, Member};
 use crate::netns::Namespace;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::rng::Rng;
 use crate::socket;
 use clients::{Clients, Player, number, place};
-use report::{ALL_ROWS, FIRST_ROWS, Interval, JOINED, NEW_ROWS, ROUTES};
+use report::{ALL_ROWS, FIRST_ROWS, JOINED};
 use topology::Topology;
 
 /// Bound on every wait: a slow controller is measured, one that hangs fails.
@@ -75,11 +75,16 @@ pub fn run(args: &Args) -> Result<()> {
     // Every played node has a connection.
     socket::raise_descriptor_limit()?;
     let namespace = Namespace::new()?;
-    let nodes = usize::from(args.nodes);
-    let names: Vec<(NodeNumber, String)> = (0..nodes)
-        .map(|place| (number(place), format!("n{}", number(place))))
-        .collect();
-    let controller = Controller::start(&namespace, &binary, &names, &prefixes(nodes))?;
+    let nodes = (0..args.nodes).map(|place| Member {
+        number: number(place.into()),
+        name: format!("n{}", number(place.into())),
+        prefix: {
+            let [high, low] = place.to_be_bytes();
+            format!("10.{high}.{low}.0/24")
+        },
+    });
+    let nodes: Vec<Member> = nodes.collect();
+    let controller = Controller::start(&namespace, &binary, &nodes, "")?;
     let losses = namespace.run_in(|| experiment(args, &controller, &mut record));
     let losses = losses.with_context(|| {
         let log = controller.process().stdout();
@@ -93,23 +98,10 @@ pub fn run(args: &Args) -> Result<()> {
     record.finish(&args.common.output, &losses)
 }
 
-/// A prefix for each node.
-fn prefixes(nodes: usize) -> String {
-    let prefix = |place: usize| {
-        let [high, low] = [place / 256, place % 256];
-        let number = number(place);
-        format!("[[prefix]]\ndestinations = [\"10.{high}.{low}.0/24\"]\nnode = \"n{number}\"\n")
-    };
-    (0..nodes).map(prefix).collect()
-}
-
-/// The state at one moment.
+/// A moment, and all costs until then.
 struct Mark {
     at: Instant,
-    processor: f64,
-    sent: u64,
-    received: u64,
-    plans: u64,
+    cost: [f64; 5],
 }
 
 /// A link or a node that may die.
@@ -149,6 +141,7 @@ struct Experiment<'a> {
     args: &'a Args,
     controller: &'a Controller,
     clients: Clients,
+    began: Instant,
     record: &'a mut Record,
 }
 
@@ -161,6 +154,7 @@ fn experiment(args: &Args, controller: &Controller, record: &mut Record) -> Resu
         args,
         controller,
         clients,
+        began: Instant::now(),
         record,
     };
     experiment.arrival()?;
@@ -187,24 +181,21 @@ type Parts = fn(&[NodeNumber]) -> Vec<Part>;
 
 impl Experiment<'_> {
     fn mark(&self) -> Result<Mark> {
-        Ok(Mark {
-            at: Instant::now(),
-            processor: self.controller.used()?.seconds,
-            sent: self.clients.bytes.sent,
-            received: self.clients.bytes.received,
-            plans: plan_version(&query_plan()?)?.version,
-        })
+        let (at, bytes) = (Instant::now(), self.clients.bytes);
+        let cost = [
+            (at - self.began).as_secs_f64(),
+            self.controller.used()?.seconds * 1e3,
+            bytes.sent as f64,
+            bytes.received as f64,
+            plan_version(&query_plan()?)?.version as f64,
+        ];
+        Ok(Mark { at, cost })
     }
 
-    fn since(&self, before: &Mark) -> Result<Interval> {
-        let now = self.mark()?;
-        Ok(Interval {
-            seconds: (now.at - before.at).as_secs_f64(),
-            processor: now.processor - before.processor,
-            sent: (now.sent - before.sent) as f64,
-            received: (now.received - before.received) as f64,
-            plans: (now.plans - before.plans) as f64,
-        })
+    /// The cost of the time since then.
+    fn since(&self, before: &Mark) -> Result<[f64; 5]> {
+        let now = self.mark()?.cost;
+        Ok(std::array::from_fn(|one| now[one] - before.cost[one]))
     }
 
     /// When each living node did something, in seconds since then.
@@ -235,7 +226,7 @@ impl Experiment<'_> {
         ] {
             self.record.sample(quantity, "s", &[], times);
         }
-        arrival.sample(self.record, "arrival");
+        report::sample_interval(self.record, "arrival", arrival);
         Ok(())
     }
 
@@ -286,7 +277,8 @@ impl Experiment<'_> {
                 self.clients.stretch(one, other, factor)?;
             }
         }
-        self.since(&before)?.sample(self.record, "changes");
+        let cost = self.since(&before)?;
+        report::sample_interval(self.record, "changes", cost);
         Ok(())
     }
 
@@ -323,11 +315,7 @@ impl Experiment<'_> {
         let newer = self.until_avoided(dead, plan, &before)?;
         let cost = self.since(&before)?;
         let times = self.times(&before, |player| player.followed(newer));
-        let nodes = times.len() as f64;
-        let millis = times.into_iter().map(|seconds| seconds * 1e3).collect();
-        self.record.sample(NEW_ROWS, "ms", labels, millis);
-        self.record.sample(ROUTES, "", labels, vec![routes as f64]);
-        cost.sample_death(self.record, labels, nodes);
+        report::sample_death(self.record, labels, &times, routes, cost);
         Ok(())
     }
 

@@ -27,7 +27,7 @@ use crate::target::{Bound, Target};
 const FORMAT: u32 = 1;
 
 /// One run of one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Version of the file format.
     pub format: u32,
@@ -60,7 +60,7 @@ pub struct Record {
 }
 
 /// The machine an experiment ran on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
     pub kernel: String,
@@ -125,12 +125,7 @@ impl Record {
             commit: describe_source(),
             seed,
             machine: Machine::this(),
-            parameters: BTreeMap::new(),
-            samples: Vec::new(),
-            tables: Vec::new(),
-            targets: Vec::new(),
-            charts: Vec::new(),
-            remarks: Vec::new(),
+            ..Self::default()
         }
     }
 

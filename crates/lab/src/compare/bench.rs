@@ -59,7 +59,7 @@ impl Bench<'_> {
     /// Runs loads with subjects, round by round.
     fn take_turns(&mut self, beds: &[Testbed], loads: &[Load]) {
         let order: Vec<usize> = (0..beds.len()).collect();
-        let rounds = self.args.rounds();
+        let rounds = self.args.rounds;
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
@@ -79,12 +79,12 @@ impl Bench<'_> {
         if skips(load, &testbed.subject) || self.failed.contains(&key) {
             return;
         }
-        let mut times = self.args.times();
+        let mut window = self.args.window();
         if testbed.subject.mode == Mode::Reference {
             // All others are compared with it, so it is measured for longer.
-            times.window *= 2;
+            window *= 2;
         }
-        match testbed.measure(load, times) {
+        match testbed.measure(load, window) {
             Ok(measured) => {
                 for problem in &measured.problems {
                     eprintln!("compare: {} by {name}: {problem}", load.name);
@@ -161,7 +161,7 @@ impl Bench<'_> {
         if wants_boot {
             eprintln!("compare: boot");
             // A start takes milliseconds and varies more than a load of a window does.
-            let repeats = self.args.rounds() * 4;
+            let repeats = self.args.rounds * 4;
             let binary = &self.args.binary;
             start::measure(&self.cpus, binary, repeats, &mut self.record)?;
         }

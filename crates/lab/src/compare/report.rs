@@ -31,9 +31,8 @@ pub(super) fn fill(bench: &mut Bench<'_>) {
         results,
         ..
     } = bench;
-    record.parameter("rounds", args.rounds());
-    record.parameter("window_s", args.times().window.as_secs_f64());
-    record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
+    record.parameter("rounds", args.rounds);
+    record.parameter("window_s", args.window().as_secs_f64());
     for load in loads.iter() {
         for subject in subjects.iter() {
             sample(record, load, subject, results);

@@ -11,8 +11,8 @@ use crate::stats::max;
 pub(super) const JOINED: &str = "accepted";
 pub(super) const FIRST_ROWS: &str = "first rows";
 pub(super) const ALL_ROWS: &str = "rows of all links";
-pub(super) const NEW_ROWS: &str = "new rows";
-pub(super) const ROUTES: &str = "routes over it";
+const NEW_ROWS: &str = "new rows";
+const ROUTES: &str = "routes over it";
 /// With the first plan of all links, and in the end.
 pub(super) const MEMORY: &str = "memory of the controller";
 const BYTES: &str = "received by a node";
@@ -22,40 +22,40 @@ const PLANS: &str = "plans";
 const SENT: &str = "sent by nodes";
 const RECEIVED: &str = "received by nodes";
 
-/// Resources used by the controller in an interval.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
-    pub(super) seconds: f64,
-    /// Seconds of processor time.
-    pub(super) processor: f64,
-    /// Bytes that nodes sent and received, including TLS.
-    pub(super) sent: f64,
-    pub(super) received: f64,
-    /// Plans that differed from the one before.
-    pub(super) plans: f64,
+/// What an interval costs, and its unit: the controller's resources, and the bytes of nodes including
+/// TLS.
+pub(super) const COST: [(&str, &str); 5] = [
+    (TIME, "s"),
+    (PROCESSOR, "ms"),
+    (SENT, "bytes"),
+    (RECEIVED, "bytes"),
+    // That differed from the one before.
+    (PLANS, ""),
+];
+
+/// Adds the cost of an interval to the record.
+pub(super) fn sample_interval(record: &mut Record, during: &str, cost: [f64; 5]) {
+    for ((quantity, unit), value) in COST.into_iter().zip(cost) {
+        record.sample(quantity, unit, &[("during", during)], vec![value]);
+    }
 }
 
-impl Interval {
-    /// Adds all of it to the record.
-    pub(super) fn sample(self, record: &mut Record, during: &str) {
-        for (quantity, unit, value) in [
-            (TIME, "s", self.seconds),
-            (PROCESSOR, "ms", self.processor * 1e3),
-            (SENT, "bytes", self.sent),
-            (RECEIVED, "bytes", self.received),
-            (PLANS, "", self.plans),
-        ] {
-            record.sample(quantity, unit, &[("during", during)], vec![value]);
-        }
-    }
-
-    /// Adds the cost of a death to the record, of which so many nodes got new rows: dead ones
-    /// receive nothing.
-    pub(super) fn sample_death(self, record: &mut Record, labels: &[(&str, &str)], nodes: f64) {
-        let each = (self.received / nodes.max(1.0)).round();
-        record.sample(BYTES, "bytes", labels, vec![each]);
-        record.sample(PROCESSOR, "ms", labels, vec![self.processor * 1e3]);
-    }
+/// Adds a death to the record: when each living node had new rows, in seconds, how many routes there
+/// were over the dead part, and the cost.
+pub(super) fn sample_death(
+    record: &mut Record,
+    labels: &[(&str, &str)],
+    times: &[f64],
+    routes: usize,
+    [_, processor_ms, _, received, _]: [f64; 5],
+) {
+    let millis = times.iter().map(|seconds| seconds * 1e3).collect();
+    record.sample(NEW_ROWS, "ms", labels, millis);
+    record.sample(ROUTES, "", labels, vec![routes as f64]);
+    // Of the living nodes only: dead ones receive nothing.
+    let each = (received / times.len().max(1) as f64).round();
+    record.sample(BYTES, "bytes", labels, vec![each]);
+    record.sample(PROCESSOR, "ms", labels, vec![processor_ms]);
 }
 
 /// Adds tables, remarks and the chart to the record.
@@ -67,7 +67,7 @@ pub(super) fn fill(args: &Args, losses: &[String], record: &mut Record) {
     let is_death = |one: &Samples| one.labels.contains_key("dead");
     record.table(title, is_death, &["dead", "number"], &quantities);
     let title = "Cost of the controller; links change: 1 % in 10 s";
-    let quantities = [TIME, PLANS, PROCESSOR, SENT, RECEIVED];
+    let quantities = COST.map(|(name, _)| name);
     let is_interval = |one: &Samples| one.labels.contains_key("during");
     record.table(title, is_interval, &["during"], &quantities);
     record.remarks = remarks(record);

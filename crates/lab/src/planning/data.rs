@@ -3,15 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::run;
-use crate::scratch::Scratch;
-
 /// What to do if a file is missing.
-const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
+const WHERE: &str = "The data are not part of the project. mesh54/*.txt are the graphs of \
     docs/design/0013-planning.md, which describes how they are made from public maps: Rocketfuel's of \
     github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita. \
     cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
@@ -39,28 +35,20 @@ const CLOUD_COST_US: u32 = 500;
 
 /// The 54 graphs.
 pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
-    let archive = data.join("mesh54/set54-matrices.tar.xz");
-    ensure!(
-        archive.exists(),
-        "{} is missing. {WHERE}.",
-        archive.display()
-    );
-    let scratch = Scratch::new()?;
-    // The archive is unpacked where it is removed again: the data are not part of the project.
-    let mut tar = Command::new("tar");
-    tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
-    run(&mut tar)?;
+    let directory = data.join("mesh54");
+    let shown = directory.display();
+    let files = fs::read_dir(&directory).with_context(|| format!("list {shown}. {WHERE}"))?;
     let mut meshes = Vec::new();
-    for entry in fs::read_dir(scratch.path()).context("list the graphs")? {
-        let path = entry?.path();
+    for file in files {
+        let path = file?.path();
         if path.extension().is_some_and(|ending| ending == "txt") {
             meshes.push(read_matrix(&path, COST_US)?);
         }
     }
-    let (count, archive) = (meshes.len(), archive.display());
+    let count = meshes.len();
     ensure!(
         count == GRAPHS,
-        "{archive} holds {count} graphs, not {GRAPHS}"
+        "{shown} holds {count} graphs, not {GRAPHS}. {WHERE}"
     );
     // The order of a directory is arbitrary, and the record must not depend on it.
     meshes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -104,6 +92,7 @@ fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn missing_data_named() {

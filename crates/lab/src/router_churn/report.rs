@@ -24,28 +24,24 @@ const NETWORKS: [(&str, Course); 2] = [
     ("with", |pair| &pair.node),
 ];
 
-/// Counts of connections: name, and which of a network count.
+/// A count of connections: name, and which of a network count.
 type Count = (&'static str, fn(&Pair, &Life) -> bool);
 
-const ALL: Count = ("connections", |_, _| true);
-const UNEXPECTED: Count = ("not as expected", |pair, life| {
-    life.end() != expected(pair.plan.kind)
-});
-const HUNG: Count = ("hung", |_, life| life.end() == End::Hung);
-const RESET: Count = ("reset", |_, life| life.end() == End::Reset);
+const COUNTS: [Count; 4] = [
+    ("connections", |_, _| true),
+    ("not as expected", |pair, life| {
+        life.end() != expected(pair.plan.kind)
+    }),
+    ("hung", |_, life| life.end() == End::Hung),
+    ("reset", |_, life| life.end() == End::Reset),
+];
 
 /// Counts of connections whose end with the node differs.
-const VERDICTS: [Count; 4] = [
-    ("reset by its death", |pair, _| {
-        pair.verdict == Verdict::Killed
-    }),
-    ("reset by a stale address", |pair, _| {
-        pair.verdict == Verdict::Stale
-    }),
-    ("otherwise while a link is cut", |pair, _| {
-        pair.verdict == Verdict::Cut
-    }),
-    ("BROKEN", |pair, _| pair.verdict.is_broken()),
+const VERDICTS: [(&str, fn(Verdict) -> bool); 4] = [
+    ("reset by its death", |one| one == Verdict::Killed),
+    ("reset by a stale address", |one| one == Verdict::Stale),
+    ("otherwise while a link is cut", |one| one == Verdict::Cut),
+    ("BROKEN", Verdict::is_broken),
 ];
 
 /// How often a fault happened.
@@ -55,20 +51,13 @@ const TIMES: &str = "times";
 pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.parameter("connections", args.connections);
     record.parameter("rate", args.rate);
-    let counts = [ALL, UNEXPECTED, HUNG, RESET];
     for (kind, _) in Kind::SHARES {
         let of = run.pairs.iter().filter(|pair| pair.plan.kind == kind);
-        let of: Vec<&Pair> = of.collect();
-        sample(record, ("kind", kind.name()), &of, &counts);
+        sample(record, ("kind", kind.name()), &of.collect::<Vec<_>>());
     }
     for phase in phases(run) {
         let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
-        sample(
-            record,
-            ("meanwhile", phase),
-            &of.collect::<Vec<_>>(),
-            &counts,
-        );
+        sample(record, ("meanwhile", phase), &of.collect::<Vec<_>>());
         let spans = run.spans.iter().filter(|span| span.fault.name() == phase);
         let labels = [("meanwhile", phase), ("node", "with")];
         record.sample(TIMES, "", &labels, vec![spans.count() as f64]);
@@ -80,19 +69,15 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
             "meanwhile",
         ),
     ] {
-        let counts = counts.iter().chain(&VERDICTS).map(|(name, _)| *name);
-        let quantities: Vec<&str> = std::iter::once(TIMES).chain(counts).collect();
+        let counts = COUNTS.map(|(name, _)| name);
+        let quantities = [&[TIMES], &counts[..], &VERDICTS.map(|(name, _)| name)].concat();
         let is_shown = |one: &Samples| one.labels.contains_key(label);
         record.table(title, is_shown, &[label, "node"], &quantities);
     }
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
-    let (broken, none) = (Some(broken.count() as f64), Bound::AtMost(0.0));
-    record.targets = vec![Target::once(
-        "connections that break a promise",
-        broken,
-        none,
-        "",
-    )];
+    let broken = Some(broken.count() as f64);
+    let what = "connections that break a promise";
+    record.targets = vec![Target::once(what, broken, Bound::AtMost(0.0), "")];
     record.remarks = remarks(run);
 }
 
@@ -107,14 +92,17 @@ fn name(fault: Option<Fault>) -> &'static str {
 }
 
 /// Adds the counts of these connections in both networks.
-fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair], counts: &[Count]) {
+fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair]) {
     for (node, life) in NETWORKS {
-        // The verdicts compare the two, so they count once.
-        let verdicts = VERDICTS.iter().filter(|_| node == "with");
-        for (name, check) in counts.iter().chain(verdicts) {
-            let count = of.iter().filter(|pair| check(pair, life(pair))).count();
+        for (name, is_one) in COUNTS {
+            let count = of.iter().filter(|pair| is_one(pair, life(pair))).count();
             record.sample(name, "", &[label, ("node", node)], vec![count as f64]);
         }
+    }
+    // The verdicts compare the two, so they count once.
+    for (name, is_one) in VERDICTS {
+        let count = of.iter().filter(|pair| is_one(pair.verdict)).count();
+        record.sample(name, "", &[label, ("node", "with")], vec![count as f64]);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::topology::{Pair, Topology};
 use super::{ACCESS_MS, Args, CONGESTION, KB, RATE};
 use crate::chain;
-use crate::controller::{self, Controller};
+use crate::controller::{self, Controller, Member};
 use crate::link::Link;
 use crate::mesh::{Beside, Mesh, address, prefix};
 use crate::model::Hops;
@@ -69,9 +69,15 @@ impl Testbed {
         // Files of the lab: nodes read their secrets at the start, and store their plans beside
         // them.
         let secrets = Scratch::new()?;
-        let names: Vec<(u64, String)> = (0..places).map(|p| (number(p), name(p))).collect();
-        let config = controller_config(args, places, hops);
-        let controller = Controller::start(mesh.place(center), &binary, &names, &config)?;
+        let members = (0..places).map(|place| Member {
+            number: number(place),
+            name: name(place),
+            prefix: prefix(place, args.family),
+        });
+        let members: Vec<Member> = members.collect();
+        let kind = if hops == Hops::Warm { "warm" } else { "cold" };
+        let config = format!("[plan]\nhops = \"{kind}\"\n");
+        let controller = Controller::start(mesh.place(center), &binary, &members, &config)?;
         let mut testbed = Self {
             nodes: Vec::new(),
             controller,
@@ -313,19 +319,6 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh) -> Result<Vec<Nginx>> {
         web.push(reverse_proxy(mesh.host(place, REVERSE_PROXY)?, &origins)?);
     }
     Ok(web)
-}
-
-fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
-    let hops = if hops == Hops::Warm { "warm" } else { "cold" };
-    let mut toml = format!("[plan]\nhops = \"{hops}\"\n");
-    for place in 0..places {
-        let prefix = prefix(place, args.family);
-        let name = name(place);
-        toml.push_str(&format!(
-            "[[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
-        ));
-    }
-    toml
 }
 
 /// A rule per size, so that sizes need not be estimated, and one that forwards bypassing flows.
