@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nix::time::clock_getcpuclockid;
+use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use posthaste_control::identity::{Identity, KEY_BYTES, PublicKey};
 use posthaste_control::message::NodeNumber;
@@ -137,7 +137,7 @@ impl Controller {
     pub(crate) fn used(&self) -> Result<Used> {
         let pid = self.process.pid();
         let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?));
-        let time = clock.and_then(|clock| clock.now());
+        let time = clock.and_then(ClockId::now);
         let time = time.context("read the controller's processor time")?;
         Ok(Used {
             seconds: Duration::from(time).as_secs_f64(),

@@ -36,8 +36,10 @@ const COUNTS: [Count; 4] = [
     ("reset", |_, life| life.end() == End::Reset),
 ];
 
-/// Counts of connections whose end with the node differs.
-const VERDICTS: [(&str, fn(Verdict) -> bool); 4] = [
+/// A count of connections whose end with the node differs: name, and which verdicts count.
+type VerdictCount = (&'static str, fn(Verdict) -> bool);
+
+const VERDICTS: [VerdictCount; 4] = [
     ("reset by its death", |one| one == Verdict::Killed),
     ("reset by a stale address", |one| one == Verdict::Stale),
     ("otherwise while a link is cut", |one| one == Verdict::Cut),
