@@ -383,7 +383,7 @@ enum event_kind {
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */
 	EVENT_REJECT,  /* a SYN to answer with a reset */
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
-	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was left alone */
+	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was not touched */
 	EVENT_JOIN, /* an MP_JOIN whose token is not known yet; the SYN is held */
 };
 
@@ -415,7 +415,7 @@ _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 /* The programs that `redirect` calls to continue with a packet. */
 enum step {
 	TAIL_OPEN_FLOW,      /* a SYN */
-	TAIL_CHECK_COOKIE,   /* an ACK that no socket knows */
+	TAIL_CHECK_COOKIE,   /* an ACK without a socket */
 	TAIL_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */

@@ -151,7 +151,7 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// The flows that were left in a network namespace. The caller knows that no node is there.
+    /// The flows that were left in a network namespace. The caller has checked that no node is there.
     pub fn find(netns: u64) -> Option<Self> {
         let pins = Pins::of(netns);
         let object = &packet_path::OBJECT;
