@@ -143,7 +143,9 @@ pub(super) fn knowledge(
     let profile: Option<types::packet_profile> = value_of(profiles, bytes(&service))?;
     Ok(PacketKnowledge {
         is_admitted: client.is_some_and(admits),
-        ..profile.map_or_else(PacketKnowledge::default, |profile| knowledge(&profile, now))
+        ..profile.map_or_else(PacketKnowledge::default, |profile| {
+            of_profile(&profile, now)
+        })
     })
 }
 
@@ -153,7 +155,7 @@ fn value_of<T: Copy + layout::Structure>(map: &Map, key: &[u8]) -> Result<Option
     Ok(whole(&value).filter(|_| found))
 }
 
-fn knowledge(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
+fn of_profile(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
     let bad_until = Duration::from_nanos(profile.bad_until_ns);
     let age = now.saturating_sub(Duration::from_nanos(profile.learned_ns));
     PacketKnowledge {
