@@ -59,7 +59,7 @@ pub(crate) fn octets(address: types::address) -> [u8; 16] {
 
 /// A flow in the words of the programs: the two have one layout.
 pub(crate) fn flow_key(flow: &Flow) -> types::flow {
-    whole(bytes(flow)).expect("a flow is a flow")
+    whole(bytes(flow)).expect("both have one layout")
 }
 
 /// The key by which the packet path finds a flow, and whether the client is its second end.
@@ -85,7 +85,7 @@ pub(crate) fn packet_key(flow: &Flow) -> (types::packet_key, bool) {
 
 /// Reverts [`flow_key`].
 pub(crate) fn flow(key: &types::flow) -> Flow {
-    whole(bytes(key)).expect("a flow is a flow")
+    whole(bytes(key)).expect("both have one layout")
 }
 
 /// The key of a flow's client and service; the client's port does not count.
