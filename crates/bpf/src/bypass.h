@@ -81,7 +81,7 @@ struct bypass_pair {
 	__u64 looked_ns;  /* when user space last did (CLOCK_MONOTONIC) */
 };
 
-/* What one socket of the relay says. */
+/* The sequence numbers and windows of one socket of the relay. */
 struct bypass_socket {
 	__u32 sent;	/* snd_nxt */
 	__u32 acked;    /* snd_una */
@@ -165,8 +165,8 @@ static __always_inline void clear_blocks(struct bypass_segment *segment)
 		segment->first[i] = segment->last[i] = 0;
 }
 
-/* The window that the sender of a direction reads: up to its receiver's edge, whoever
- * acknowledges. */
+/* The window that the sender of a direction reads: up to its receiver's edge,
+ * whichever end acknowledges. */
 static __always_inline void promise_window(struct bypass_direction *acked,
 					   struct bypass_segment *segment)
 {
@@ -327,7 +327,7 @@ static __always_inline int forward_in_overlap(struct bypass_direction *data,
 }
 
 /* What a dead pair does with a segment. An end accepts a reset only by the number that it
- * expects next (RFC 5961 section 3), which its acknowledgement says. One that sends nothing
+ * expects next (RFC 5961 section 3), which is its acknowledgement number. One that sends nothing
  * is probed with an old number, and answers that (RFC 9293 section 3.10.7.4). */
 static __always_inline int bury(struct bypass_pair *pair, __u32 e,
 				const struct bypass_direction *data,
@@ -481,7 +481,7 @@ static __always_inline int try_cut(struct bypass_pair *pair, __u32 now)
 	return BYPASS_STEP_DRAIN;
 }
 
-/* Adds what the sockets toward both ends say. What passed before the pair had its numbers is
+/* Adds the numbers of the sockets toward both ends. What passed before the pair had its numbers is
  * in there, what passes now may not be. */
 GLOBAL int learn_from_sockets(struct bypass_pair *pair, const struct bypass_socket *client,
 			      const struct bypass_socket *server)

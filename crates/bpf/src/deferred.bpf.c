@@ -141,7 +141,8 @@ static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
 	return at && parse_tcp(skb, pkt, at) ? at : 0;
 }
 
-static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct packet *pkt)
+/* Acts on the verdict that `redirect` found for a SYN. */
+static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct event_head event = {
 		.kind = EVENT_SYN,
@@ -267,7 +268,7 @@ int open_flow(struct __sk_buff *skb)
 		  skb->cb[MESSAGE_ACTION] >> 16 == MULTIPATH_CONVERT;
 	if (is_sound(skb, &pkt, at) && !is_foreign(&options))
 		action = passes_multipath(skb, &pkt, &options) ? SYN_PASS :
-								 lookup_rule(skb, &pkt);
+								 act_on_verdict(skb, &pkt);
 	else
 		waiting = false;
 	if (action == SYN_PASS) {

@@ -232,7 +232,7 @@ static __always_inline int strip_syn(struct __sk_buff *skb, struct packet_scratc
 	return PASS;
 }
 
-/* What a rule says about a flow: bits. */
+/* What a rule requests for a flow: bits. */
 enum request {
 	REQUEST_NONE = 0,
 	REQUEST_PACKETS = 1,
@@ -395,7 +395,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_BAD);
 	made = &scratch->flow;
 	describe(skb, pkt, scratch, now);
-	if (!profile || !covers(profile, scratch->options.offers, now))
+	if (!profile || !has_tested(profile, scratch->options.offers, now))
 		return learn(&pkt->flow, again, false);
 	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, now)) {
 		count(STAT_PACKET_CLIENT);
@@ -651,7 +651,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
 		return PASS;
 	if (entry->state == PACKET_HELD)
-		/* Behind the data; on its own the firewall would not know its connection. */
+		/* Behind the data; on its own it would have no connection in the firewall's table. */
 		return hold(skb, pkt, at, entry) ? DROP :
 						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
 	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
@@ -808,7 +808,7 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 }
 
 /* Turns a repeated SYN-ACK into a keepalive of the client, whose answer validates it
- * (RFC 9293 section 3.8.4). The server may have something to say first. */
+ * (RFC 9293 section 3.8.4). The server may be the first to send data. */
 GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 			struct packet_flow *entry)
 {
@@ -828,7 +828,7 @@ GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 	return PASS;
 }
 
-/* Stores what the server's SYN-ACK says. */
+/* Stores the contents of the server's SYN-ACK. */
 static __always_inline void accept(struct packet_flow *entry, const struct packet *pkt,
 				   const struct read_options *options)
 {

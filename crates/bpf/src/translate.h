@@ -46,7 +46,7 @@ struct translation {
 	__u32 ts_echo;
 	__u32 widen;
 	__u32 narrow;
-	/* What the segment said before, once it is translated. */
+	/* The values before the translation. */
 	__u32 former_seq;
 	__u32 former_ack;
 	__u32 flags; /* byte 13 of the header */
@@ -145,7 +145,7 @@ static long translate_option(__u32 index, struct translation *how)
 	return 0;
 }
 
-/* The window of the other end's scale, as many bytes as it says or, if that cannot be said,
+/* The window in the other end's scale: the same number of bytes or, if that does not fit,
  * the most. */
 static __always_inline __u32 scaled(__u32 window, const struct translation *how)
 {
