@@ -205,6 +205,9 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     }
     // While the claim is held: once it is dropped, another node may have the flows.
     let orphans = orphans(&claim);
+    if let Some(orphans) = &orphans {
+        orphans.bury();
+    }
     let code = if in_order {
         0
     } else {

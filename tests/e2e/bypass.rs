@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,13 +32,28 @@ fn chunk(at: u64) -> Vec<u8> {
     (at..at + CHUNK as u64).map(byte).collect()
 }
 
+/// What the threads of a transfer have in common with it.
+#[derive(Debug, Default)]
+struct Control {
+    stop: AtomicBool,
+    pause: AtomicBool,
+    /// Bytes written by each end, and those read that the other end wrote.
+    written: [AtomicU64; 2],
+    read: [AtomicU64; 2],
+}
+
 /// Writes until `stop`, closes that direction, and returns the number of bytes.
-fn write(mut stream: TcpStream, stop: Arc<AtomicBool>) -> JoinHandle<io::Result<u64>> {
+fn write(end: usize, mut stream: TcpStream, control: Arc<Control>) -> JoinHandle<io::Result<u64>> {
     thread::spawn(move || {
         let mut at = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !control.stop.load(Ordering::Relaxed) {
+            if control.pause.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+                continue;
+            }
             stream.write_all(&chunk(at))?;
             at += CHUNK as u64;
+            control.written[end].store(at, Ordering::Relaxed);
         }
         stream.shutdown(Shutdown::Write)?;
         Ok(at)
@@ -46,7 +61,7 @@ fn write(mut stream: TcpStream, stop: Arc<AtomicBool>) -> JoinHandle<io::Result<
 }
 
 /// Reads to the end, checks each byte, and returns their number.
-fn check(mut stream: TcpStream) -> JoinHandle<io::Result<u64>> {
+fn check(end: usize, mut stream: TcpStream, control: Arc<Control>) -> JoinHandle<io::Result<u64>> {
     thread::spawn(move || {
         let (mut at, mut buffer) = (0_u64, vec![0; CHUNK]);
         loop {
@@ -58,13 +73,18 @@ fn check(mut stream: TcpStream) -> JoinHandle<io::Result<u64>> {
                 assert_eq!(*found, byte(at), "byte {at}");
                 at += 1;
             }
+            control.read[end].store(at, Ordering::Relaxed);
         }
     })
 }
 
+fn values(of: &[AtomicU64; 2]) -> [u64; 2] {
+    of.each_ref().map(|value| value.load(Ordering::Relaxed))
+}
+
 /// A transfer in both directions at once.
 struct Transfer {
-    stop: Arc<AtomicBool>,
+    control: Arc<Control>,
     ends: [TcpStream; 2],
     writers: [JoinHandle<io::Result<u64>>; 2],
     readers: [JoinHandle<io::Result<u64>>; 2],
@@ -72,20 +92,20 @@ struct Transfer {
 
 impl Transfer {
     fn start(pair: &Pair) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let control = Arc::default();
         let ends = [&pair.client, &pair.server];
-        let copy = |end: &TcpStream| end.try_clone().expect("a descriptor is free");
+        let copy = |end: usize| ends[end].try_clone().expect("a descriptor is free");
         Self {
-            writers: ends.map(|end| write(copy(end), Arc::clone(&stop))),
-            readers: ends.map(|end| check(copy(end))),
-            ends: ends.map(copy),
-            stop,
+            writers: [0, 1].map(|end| write(end, copy(end), Arc::clone(&control))),
+            readers: [0, 1].map(|end| check(end, copy(end), Arc::clone(&control))),
+            ends: [0, 1].map(copy),
+            control,
         }
     }
 
     /// Ends it in order. Every byte that was sent has arrived.
     fn finish(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.control.stop.store(true, Ordering::Relaxed);
         let done = |thread: JoinHandle<io::Result<u64>>| {
             thread.join().expect("no panic").expect("an orderly end")
         };
@@ -103,9 +123,34 @@ impl Transfer {
         self.expect_broken();
     }
 
+    /// Stops writing.
+    fn pause(&self) {
+        self.control.pause.store(true, Ordering::Relaxed);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.readers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until both ends read on, or both were reset.
+    fn expect_settled(&self) {
+        let before = values(&self.control.read);
+        until("the connection goes on or is reset", || {
+            let now = values(&self.control.read);
+            now[0] > before[0] && now[1] > before[1] || self.has_ended()
+        });
+    }
+
+    /// Both ends have read everything, or both were reset.
+    fn expect_whole_or_reset(&self) {
+        let [client, server] = values(&self.control.written);
+        let is_whole = values(&self.control.read) == [server, client];
+        assert!(is_whole || self.has_ended(), "{:?}", self.control);
+    }
+
     /// Ends it at both ends, in whatever state it is; what arrived until then was right.
     fn abandon(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.control.stop.store(true, Ordering::Relaxed);
         for end in &self.ends {
             // An end that was reset has no connection left.
             let _ = end.shutdown(Shutdown::Both);
@@ -254,18 +299,63 @@ fn resets_pass_while_relays_leave() {
     until("no relay is left", || counter(&node, "relays") == 0);
 }
 
+/// Kills the node so many milliseconds after a relay begins to leave; what it was about to hand over
+/// goes on or is reset.
+fn kill_while_leaving(milliseconds: u64, loss: f64) {
+    let place = Place::new();
+    let network = network(path(0.0));
+    let mut node = place.start_with(network.node(0), CONFIG);
+    let listener = listen(network.server(), PORT);
+    let transfer = leaving(&network, &node, &listener, milliseconds);
+    let change = |loss| {
+        for (index, link) in path(loss).into_iter().enumerate() {
+            network.change(index, link).expect("a link can be changed");
+        }
+    };
+    change(loss);
+    node.kill().expect("it runs");
+    thread::sleep(DEAD / 5);
+    change(0.0);
+    thread::sleep(DEAD - DEAD / 5);
+    transfer.expect_settled();
+    transfer.abandon();
+}
+
+/// Within this time the connections that a dead node was about to leave go on or are reset.
+const DEAD: Duration = Duration::from_secs(10);
+
 // promise: T24
-/// The node is killed in whatever phase: no end reads a wrong byte afterwards.
+/// The node is killed in whatever phase: no end reads a wrong byte afterwards, or waits for ever.
 #[test]
 fn killed_node_corrupts_nothing() {
-    for moment in [60, 180, 320, 500] {
+    for moment in [0, 30, 60, 120, 240, 500] {
+        kill_while_leaving(moment, 0.0);
+    }
+}
+
+// promise: T24
+/// The resets of its sockets get lost, or overtake what is lost, and so are refused.
+#[test]
+fn killed_node_ends_connections_despite_loss() {
+    for moment in [0, 30, 60, 120] {
+        kill_while_leaving(moment, 0.4);
+    }
+}
+
+// promise: T24
+/// Ends that only wait send nothing that the programs could answer.
+#[test]
+fn killed_node_ends_connections_that_wait() {
+    for moment in [0, 30, 60, 120] {
         let place = Place::new();
         let network = network(path(0.0));
         let mut node = place.start_with(network.node(0), CONFIG);
         let listener = listen(network.server(), PORT);
         let transfer = leaving(&network, &node, &listener, moment);
+        transfer.pause();
         node.kill().expect("it runs");
-        thread::sleep(Duration::from_secs(10));
+        thread::sleep(DEAD);
+        transfer.expect_whole_or_reset();
         transfer.abandon();
     }
 }

@@ -7,7 +7,8 @@
  * bypass_out    tc egress
  * bypass_learn  run by user space, until the cut is chosen
  * bypass_step   likewise; user space carries out what it returns
- * bypass_settle  likewise, once the relay's sockets are closed
+ * bypass_settle likewise, once the relay's sockets are closed
+ * bypass_bury   likewise: ends pairs whose relay has ended
  *
  * A segment that goes both ways enters its interface once more, as the relay's copy, with
  * both mark bits of the node. One that goes direct has them at egress. No other packet has
@@ -411,8 +412,11 @@ static __always_inline int on_segment(struct __sk_buff *skb, struct bypass_pair 
 		return DROP;
 	phase = pair->phase;
 	ways = from_end(pair, e, &work->in, &work->out);
-	if (phase <= BYPASS_CLAMPING)
+	if (phase <= BYPASS_CLAMPING) {
 		pair->ifindex[e & 1] = skb->ifindex;
+		if (work->l2_bytes)
+			bpf_skb_load_bytes(skb, 0, pair->link[e & 1], ETH_HLEN);
+	}
 	unlock(pair);
 	if (!ways)
 		return DROP;
@@ -444,7 +448,7 @@ int bypass_in(struct __sk_buff *skb)
 	    !view_segment(skb, device->l2_bytes, &view))
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
-	if (!pair || !pair->known)
+	if (!pair || (!pair->known && pair->phase != BYPASS_DEAD))
 		return NEXT;
 	if (view.flags & TCP_SYN) {
 		/* A new connection of these addresses is not the dead one. */
@@ -475,16 +479,18 @@ int bypass_out(struct __sk_buff *skb)
 	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
-	if (!pair || !pair->known)
+	if (!pair)
 		return NEXT;
 	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
 		skb->mark &= ~NODE_MARKS;
 		return NEXT;
 	}
-	/* A copy whose socket is gone, forwarded by this host in the wrong numbers, or the
+	/* A segment whose socket is gone, forwarded by this host in the wrong numbers, or the
 	 * kernel's answer to it. */
-	if (pair->phase >= BYPASS_OVERLAP && !(skb->mark & socket_mark))
+	if (pair->phase >= BYPASS_CLAMPING && !(skb->mark & socket_mark))
 		return DROP;
+	if (!pair->known)
+		return NEXT;
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes) || !lock(pair))
 		return DROP;
 	phase = pair->phase;
@@ -645,6 +651,46 @@ int bypass_settle(struct __sk_buff *skb)
 		return false;
 	bpf_map_delete_elem(&bypass_pairs, &key);
 	return true;
+}
+
+/* Sends the segment in hand, which is in the frame, to an end. */
+static __always_inline void send_probe(struct __sk_buff *skb, const struct bypass_pair *pair,
+				       __u32 e)
+{
+	const __u8 *link = pair->link[e & 1];
+
+	if (!pair->known || !pair->ifindex[e & 1] || !write_segment(skb))
+		return;
+	bpf_skb_store_bytes(skb, 0, link + ETH_ALEN, ETH_ALEN, 0);
+	bpf_skb_store_bytes(skb, ETH_ALEN, link, ETH_ALEN, 0);
+	skb->mark |= NODE_MARKS;
+	bpf_clone_redirect(skb, pair->ifindex[e & 1], 0);
+}
+
+/* Probes an end of a pair if that is dead: the frame is a segment from the other end to it, with
+ * timestamps. With cb[0] the process of the pair has certainly ended. Returns whether the pair
+ * is dead. */
+SEC("classifier")
+int bypass_bury(struct __sk_buff *skb)
+{
+	struct bypass_work *work = work_area();
+	struct bypass_pair *pair;
+	struct view view;
+	bool is_dead;
+	__u32 e;
+
+	if (!work || !view_segment(skb, ETH_HLEN, &view))
+		return false;
+	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
+	if (!pair || !read_segment(skb, view.at, view.bytes, ETH_HLEN) || !lock(pair))
+		return false;
+	e = view.turned == pair->turned;
+	work->out = work->in;
+	is_dead = look_after(pair, e, skb->cb[0], &work->out);
+	unlock(pair);
+	if (is_dead)
+		send_probe(skb, pair, e);
+	return is_dead;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

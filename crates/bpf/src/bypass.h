@@ -22,7 +22,7 @@ enum bypass_phase {
 	BYPASS_CLAMPING, /* the relay keeps its windows small */
 	BYPASS_OVERLAP,  /* bytes below the cuts are the relay's, the others go direct */
 	BYPASS_DIRECT,   /* all go direct; the relay closes its sockets */
-	BYPASS_DEAD,     /* the overlap did not end, or its process: the ends are reset */
+	BYPASS_DEAD,     /* the process has ended, or the overlap has not: the ends are reset */
 };
 
 /* A process that has not looked at an overlap for so long is dead. */
@@ -77,7 +77,7 @@ struct bypass_pair {
 	__u32 known;      /* the numbers of its sockets were read */
 	__u32 skew[2];    /* what the kernel counts as acknowledged beyond the bytes sent to an end */
 	__u32 probed[2];  /* a dead pair has probed the end */
-	__u32 pad;
+	__u8 link[2][ETH_HLEN]; /* link layer header of the ends' segments */
 	__u64 looked_ns;  /* when user space last did (CLOCK_MONOTONIC) */
 };
 
@@ -326,31 +326,57 @@ static __always_inline int forward_in_overlap(struct bypass_direction *data,
 	return BYPASS_TO_RELAY | BYPASS_TO_END;
 }
 
+/* A probe of end `e` of a dead pair: an old number, which the end answers (RFC 9293 section
+ * 3.10.7.4), also if the TSval is old (RFC 7323 section 5.3). */
+static __always_inline void probe(struct bypass_pair *pair, __u32 e, struct bypass_segment *out)
+{
+	const struct bypass_direction *data = &pair->by[(e & 1) ^ 1], *acked = &pair->by[e & 1];
+
+	pair->probed[e & 1] = true;
+	out->seq = data->end_ack - 1 + data->delta;
+	out->ack = is_drained(acked) ? acked->end_ack : acked->relay_ack;
+	out->len = 0;
+	out->fin = 0;
+	out->ts_value = pair->clocks.relay[e & 1];
+	out->ts_echo = pair->clocks.end[e & 1];
+	clear_blocks(out);
+}
+
 /* What a dead pair does with a segment. An end accepts a reset only by the number that it
- * expects next (RFC 5961 section 3), which is its acknowledgement number. One that sends nothing
- * is probed with an old number, and answers that (RFC 9293 section 3.10.7.4). */
+ * expects next (RFC 5961 section 3), which is its acknowledgement number. The first segment becomes
+ * a probe of the other end, which may send nothing: no process may be there to do that. */
 static __always_inline int bury(struct bypass_pair *pair, __u32 e,
-				const struct bypass_direction *data,
-				const struct bypass_direction *acked,
 				const struct bypass_segment *in, struct bypass_segment *out)
 {
 	__u32 other = (e & 1) ^ 1;
 
+	if (!pair->probed[e & 1] && !pair->probed[other]) {
+		probe(pair, other, out);
+		return BYPASS_TO_END;
+	}
+	out->seq = in->ack;
 	out->len = 0;
 	out->fin = 0;
 	clear_blocks(out);
-	if (pair->probed[e & 1] || pair->probed[other]) {
-		out->seq = in->ack;
-		out->ack = 0;
-		out->window = 0;
-		out->rst = 1;
-		return BYPASS_TO_SENDER;
-	}
-	pair->probed[other] = true;
-	translate_segment(data, acked, out);
-	out->seq = data->end_ack - 1 + data->delta;
-	out->ack = acked->relay_ack;
-	return BYPASS_TO_END;
+	out->ack = 0;
+	out->window = 0;
+	out->rst = 1;
+	return BYPASS_TO_SENDER;
+}
+
+/* Looks after a pair that may be dead, with or without segments of its ends: whether it is, and
+ * `out` is a probe of end `e`. `ended`: its process certainly is. */
+GLOBAL int look_after(struct bypass_pair *pair, __u32 e, __u32 ended, struct bypass_segment *out)
+{
+	if (!pair || !out)
+		return false;
+	if (ended ? pair->phase == BYPASS_CLAMPING || pair->phase == BYPASS_OVERLAP :
+		    pair->phase == BYPASS_OVERLAP && is_abandoned(pair))
+		pair->phase = BYPASS_DEAD;
+	if (pair->phase != BYPASS_DEAD)
+		return false;
+	probe(pair, e, out);
+	return true;
 }
 
 /* A segment that end `e` sent: BYPASS_TO_* bits, and what goes to the other end. */
@@ -376,7 +402,7 @@ GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segme
 		forward_all(pair, data, acked, in, out);
 		return BYPASS_TO_END;
 	case BYPASS_DEAD:
-		return bury(pair, e, data, acked, in, out);
+		return bury(pair, e, in, out);
 	}
 	return BYPASS_TO_RELAY;
 }

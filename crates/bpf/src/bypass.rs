@@ -9,14 +9,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::{BypassEnds, BypassStep};
 use posthaste_relay::sys::monotonic;
 
 use crate::error::Error;
-use crate::layout::{Structure, bytes, nanoseconds, packet_key, whole};
+use crate::layout::{Structure, bytes, nanoseconds, packet_key};
 use crate::object::{Map, Program};
 use crate::objects::bypass::{self, map, program};
 use crate::objects::types;
@@ -25,9 +24,14 @@ use crate::packet::{PacketPath, lasting, lasting_link};
 use crate::redirect::{self, Settings};
 use crate::sys;
 
+pub(crate) mod burial;
 #[cfg(test)]
 mod tests;
 
+use burial::Burial;
+
+/// The pin of the program that ends pairs whose relay has ended.
+pub(crate) const BURY: &str = "bury";
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
 /// Words of `struct __sk_buff` up to the second of `cb`, which has what a program is given.
@@ -35,11 +39,8 @@ const CONTEXT_WORDS: usize = 14;
 const CONTEXT_CB: usize = 12;
 /// Of an Ethernet header, in front of the key of a pair.
 const LINK_BYTES: usize = 14;
-/// `BYPASS_CLAMPING` and `BYPASS_DIRECT` of `enum bypass_phase`.
+/// `BYPASS_CLAMPING` of `enum bypass_phase`.
 const CLAMPING: u32 = 1;
-const DIRECT: u32 = 3;
-/// How long a pair whose process has ended resets its ends.
-const DEAD_TIME: Duration = Duration::from_mins(1);
 
 impl Structure for types::bypass_pair {}
 
@@ -55,6 +56,7 @@ pub(crate) struct Bypass {
 #[derive(Debug)]
 pub(crate) struct Pairs {
     map: Arc<Map>,
+    burial: Arc<Burial>,
     learn: Program,
     step: Program,
     settle: Program,
@@ -79,7 +81,9 @@ impl Bypass {
                 None => object.make(number, None),
             }
         });
-        Self::load_on(settings, &maps.collect::<Result<Vec<_>, _>>()?)
+        let (attached, pairs) = Self::load_on(settings, &maps.collect::<Result<Vec<_>, _>>()?)?;
+        packet_path.bury(&pairs.burial)?;
+        Ok((attached, pairs))
     }
 
     fn load_on(settings: &Settings, maps: &[Arc<Map>]) -> Result<(Self, Pairs), Error> {
@@ -91,8 +95,10 @@ impl Bypass {
             socket_mark: settings.socket_mark,
         };
         let load = |number| object.load(number, &types, maps, &constants.in_order());
+        let burial = Burial::new(&maps[map::BYPASS_PAIRS], load(program::BYPASS_BURY)?);
         let pairs = Pairs {
             map: Arc::clone(&maps[map::BYPASS_PAIRS]),
+            burial: Arc::new(burial),
             learn: load(program::BYPASS_LEARN)?,
             step: load(program::BYPASS_STEP)?,
             settle: load(program::BYPASS_SETTLE)?,
@@ -152,7 +158,7 @@ impl Pairs {
             return Ok(());
         }
         // The map may be full of dead ones.
-        sweep(&self.map)?;
+        self.burial.round(false)?;
         self.map.update(bytes(&key), bytes(&pair))
     }
 
@@ -198,26 +204,4 @@ impl Pairs {
 /// The pins of both links.
 fn names(pins: &Pins, ifindex: u32) -> [PathBuf; 2] {
     ["in", "out"].map(|direction| pins.path(&format!("{ifindex}-bypass-{direction}")))
-}
-
-/// Removes pairs that have been dead for long; how many are left.
-pub(crate) fn sweep(pairs: &Map) -> Result<usize, Error> {
-    let now = nanoseconds(monotonic());
-    let (mut left, mut dead) = (0, Vec::new());
-    pairs.each(|key, value| {
-        let pair = whole::<types::bypass_pair>(value);
-        let is_dead = pair.is_none_or(|pair| {
-            let since = Duration::from_nanos(now.saturating_sub(pair.looked_ns));
-            // A process that ended between the last two steps leaves a flow that works.
-            pair.phase != DIRECT && since > DEAD_TIME
-        });
-        if is_dead {
-            dead.push(key.to_vec());
-        } else {
-            left += 1;
-        }
-        true
-    })?;
-    dead.iter().try_for_each(|key| pairs.delete(key))?;
-    Ok(left)
 }

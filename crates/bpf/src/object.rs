@@ -321,6 +321,12 @@ impl AsFd for Map {
     }
 }
 
+impl From<Program> for OwnedFd {
+    fn from(program: Program) -> Self {
+        program.fd
+    }
+}
+
 impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,6 +17,8 @@ use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 use posthaste_relay::flow::Flow;
 
+use crate::bypass::burial::Burial;
+use crate::bypass::BURY;
 use crate::error::Error;
 use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};
@@ -64,6 +66,7 @@ pub(crate) struct PacketPath {
     programs: [Arc<Program>; 2],
     sweep: Arc<Program>,
     keeper: Option<JoinHandle<()>>,
+    burial: Arc<OnceLock<Arc<Burial>>>,
     stops: Arc<AtomicBool>,
     /// Whether another process has this node's place.
     replaced: Arc<AtomicBool>,
@@ -81,6 +84,8 @@ struct Keeper {
     sweep: Arc<Program>,
     resend: Program,
     replaced: Arc<AtomicBool>,
+    /// Once relays may leave.
+    burial: Arc<OnceLock<Arc<Burial>>>,
 }
 
 impl PacketPath {
@@ -141,7 +146,9 @@ impl PacketPath {
             Arc::new(load(program::PACKET_OUT)?),
         ];
         let replaced = Arc::new(AtomicBool::new(false));
+        let burial = Arc::default();
         let keeper = Keeper {
+            burial: Arc::clone(&burial),
             replaced: Arc::clone(&replaced),
             walk: Sweep::new(&maps[map::PACKET_FLOWS]),
             subject: Arc::clone(&maps[map::PACKET_SUBJECT]),
@@ -159,6 +166,7 @@ impl PacketPath {
             programs,
             sweep,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
+            burial,
             stops,
             replaced,
             links: HashMap::new(),
@@ -236,6 +244,17 @@ impl PacketPath {
         for pin in (0..TCX.len()).filter_map(|direction| self.pin_of(ifindex, direction)) {
             let _ = fs::remove_file(pin);
         }
+    }
+
+    /// Looks after pairs that are handed over, from now on also when this process has ended.
+    pub(crate) fn bury(&self, burial: &Arc<Burial>) -> Result<(), Error> {
+        if let Some(pins) = &self.pins {
+            let pinned = pins.replace(BURY, burial.as_fd());
+            pinned.map_err(Error::map("pin", BURY))?;
+        }
+        // Only the first call has an effect, and there is one.
+        let _ = self.burial.set(Arc::clone(burial));
+        Ok(())
     }
 
     /// What outlives the process, unless its flows end with it.
@@ -319,6 +338,10 @@ impl Keeper {
     /// sent again.
     fn round(&mut self) {
         let is_replaced = self.replaced.load(Ordering::Relaxed);
+        if let Some(burial) = self.burial.get() {
+            // The next round tries again.
+            let _ = burial.round(false);
+        }
         if !is_replaced {
             let _ = sweep::show_life(self.sweep.as_fd());
         }

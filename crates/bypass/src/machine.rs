@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Relaying -> Clamping -> Overlap -> Direct
-//!    ^___________|           |________|__> Dead (the relay's process ended in the overlap)
+//!    ^___________|           |________|__> Dead (the relay's process ended, or the overlap did not)
 //! ```
 
 use crate::header::{before, later};
@@ -27,8 +27,8 @@ pub enum Phase {
     Overlap,
     /// Every segment goes direct; the relay closes its sockets silently.
     Direct,
-    /// The relay's process ended in the overlap, or the overlap did not end: bytes that the relay
-    /// acknowledged are lost.
+    /// The relay's process ended while it clamped or in the overlap, or the overlap did not end:
+    /// bytes that the relay acknowledged are lost.
     Dead,
 }
 
@@ -169,9 +169,10 @@ impl Pair {
         }
     }
 
-    /// Reports that the relay's process has ended.
+    /// Reports that the relay's process has ended. Its sockets reset the ends where no cut was
+    /// chosen yet, but an end refuses a RST that overtakes lost data, and then nobody repeats it.
     pub fn process_ended(&mut self) {
-        if self.phase == Phase::Overlap {
+        if matches!(self.phase, Phase::Clamping | Phase::Overlap) {
             self.phase = Phase::Dead;
         }
     }

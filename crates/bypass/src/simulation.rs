@@ -95,3 +95,9 @@ fn finds_a_cut_behind_a_lost_fin() {
 fn finds_acks_of_the_relay_that_are_too_old() {
     assert_caught(Defect::OldAckNumber, "does not end", 5552);
 }
+
+/// A RST that overtakes lost data is refused, and its socket does not send it again.
+#[test]
+fn finds_a_reset_that_was_refused() {
+    assert_caught(Defect::OneReset, "stuck", 1);
+}

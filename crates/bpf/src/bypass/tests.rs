@@ -11,6 +11,7 @@ use posthaste_bypass::{Block, Header, Pair, Phase, Step};
 use posthaste_testkit::{Rng, schedules, seeds};
 
 use super::*;
+use crate::layout::whole;
 use frame::Frame;
 
 const REDIRECT_MARK: u32 = 0x1000_0000;
@@ -152,7 +153,7 @@ impl<'a> Both<'a> {
             skew: [0; 2],
             // A dead pair resets at once.
             probed: [1; 2],
-            pad: 0,
+            link: [[0; LINK_BYTES]; 2],
             // Never abandoned in a test.
             looked_ns: u64::MAX / 4,
         };

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::sweep::Sweep;
+use crate::bypass::burial::Burial;
 use crate::object::Map;
-use crate::objects::bypass;
 use crate::objects::packet_path::{self, map};
 use crate::sys;
 
@@ -28,7 +28,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-10";
+const LAYOUT: &str = "packets-11";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// Time between two rounds of [`Orphans`].
@@ -88,13 +88,7 @@ impl Pins {
 
     /// How many flows are handed over, or were when their relay's process ended.
     pub(super) fn pairs_left(&self) -> usize {
-        let object = &bypass::OBJECT;
-        let pin = self.path(object.maps[bypass::map::BYPASS_PAIRS].name);
-        let Ok(map) = sys::pinned(&pin) else {
-            return 0;
-        };
-        let map = object.adopt(bypass::map::BYPASS_PAIRS, map);
-        crate::bypass::sweep(&map).unwrap_or(1)
+        Burial::pinned(self).map_or(0, |burial| burial.round(false).unwrap_or(1))
     }
 
     /// Pins an object in place of another.
@@ -148,6 +142,7 @@ fn owner_of(owners: &Map) -> Option<u32> {
 pub struct Orphans {
     pins: Pins,
     sweep: OwnedFd,
+    burial: Option<Burial>,
     flows: Arc<Map>,
     owners: Arc<Map>,
     owner: u32,
@@ -168,8 +163,16 @@ impl Orphans {
             sweep: sys::pinned(&pins.path(SWEEP)).ok()?,
             owner: owner_of(&owners)?,
             owners,
+            burial: Burial::pinned(&pins),
             pins,
         })
+    }
+
+    /// Ends the flows that the node was about to hand over: both ends are reset. Call it before
+    /// another node may start, which could not tell these from its own. Returns how many are left.
+    pub fn bury(&self) -> usize {
+        let burial = self.burial.as_ref();
+        burial.map_or(0, |burial| burial.round(true).unwrap_or(1))
     }
 
     /// Removes flows that have ended, until none is left or another node has them. Then removes the
@@ -179,7 +182,7 @@ impl Orphans {
         let mut walk = Sweep::new(&self.flows);
         while self.are_mine() {
             let round = walk.round(self.sweep.as_fd()).unwrap_or_default();
-            let is_last = round.left == Some(0) && self.pins.pairs_left() == 0;
+            let is_last = self.bury() == 0 && round.left == Some(0);
             if is_last || Instant::now() >= until {
                 return self.pins.remove_of(&self.owners, self.owner);
             }

@@ -23,6 +23,7 @@ pub(super) enum Defect {
     FinOfDead,
     CutAtPureAck,
     OldAckNumber,
+    OneReset,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -533,10 +534,17 @@ impl World {
     fn die(&mut self) {
         self.alive = false;
         match self.pair.phase {
-            Phase::Relaying | Phase::Clamping => {
+            phase @ (Phase::Relaying | Phase::Clamping) => {
                 self.aborted = true;
                 for relay in &mut self.relays {
                     relay.abort(self.now);
+                }
+                if phase == Phase::Clamping && self.defect == Some(Defect::OneReset) {
+                    self.died_at = Some(self.now);
+                } else if phase == Phase::Clamping {
+                    // The sockets' resets leave first.
+                    self.died_at = Some(self.now);
+                    self.sweep_at = self.now + 100;
                 }
             }
             Phase::Overlap if self.defect == Some(Defect::FinOfDead) => {
@@ -553,6 +561,7 @@ impl World {
     }
 
     fn sweep(&mut self) {
+        self.pair.process_ended();
         let since = self.now - self.died_at.unwrap_or(self.now);
         self.sweep_at = if since < 8000 {
             self.now + 250
@@ -589,11 +598,11 @@ impl World {
 
     fn judge_end(&self, e: usize) -> Option<&'static str> {
         let end = &self.ends[e];
-        if self.aborted {
-            return None;
-        }
         if self.died_at.is_some() {
             return (!self.is_over()).then_some("stuck after the process ended");
+        }
+        if self.aborted {
+            return None;
         }
         if end.was_reset {
             return Some("reset that no application made");
