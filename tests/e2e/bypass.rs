@@ -12,6 +12,7 @@ use std::time::Duration;
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
+use posthaste_lab::process::wait_until;
 use socket2::SockRef;
 
 use crate::packet_path::lifetime::Place;
@@ -22,6 +23,8 @@ use crate::watch::sockets;
 
 const CONFIG: &str = "[defaults]\nbypass = true\n";
 const CHUNK: usize = 1 << 16;
+/// How long a relay may take until it leaves: on a busy machine links lose segments, and then it stays.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Byte number `at` of a stream: no part repeats within a chunk, so that lost or doubled bytes show.
 fn byte(at: u64) -> u8 {
@@ -189,6 +192,12 @@ fn disconnect(stream: &TcpStream) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
+/// Waits until so many relays have begun to leave.
+fn until_leaving(node: &Node, number: u64) {
+    let begun = || counter(node, "bypasses_begun") == number;
+    wait_until("a relay leaves", PATIENCE, begun).expect("in time");
+}
+
 fn hands_over(network: &Network, count: u64, meanwhile: impl Fn()) {
     let place = Place::new();
     let node = place.start_with(network.node(0), CONFIG);
@@ -198,9 +207,7 @@ fn hands_over(network: &Network, count: u64, meanwhile: impl Fn()) {
         let family = Family::ALL[usize::from(number % 2 == 0)];
         let pair = Pair::open(network, family, &listener);
         let transfer = Transfer::start(&pair);
-        until("a relay leaves", || {
-            counter(&node, "bypasses_begun") == number
-        });
+        until_leaving(&node, number);
         meanwhile();
         until_ended(&node, "bypassed", number);
         assert_eq!(sockets(network.node(0), "established"), [""; 0]);
@@ -262,7 +269,7 @@ fn leaving(network: &Network, node: &Node, listener: &TcpListener, milliseconds:
     let begun = counter(node, "bypasses_begun");
     let pair = Pair::open(network, Family::V4, listener);
     let transfer = Transfer::start(&pair);
-    until("a relay leaves", || counter(node, "bypasses_begun") > begun);
+    until_leaving(node, begun + 1);
     thread::sleep(Duration::from_millis(milliseconds));
     transfer
 }

@@ -330,7 +330,8 @@ static __always_inline int forward_in_overlap(struct bypass_direction *data,
  * 3.10.7.4), also if the TSval is old (RFC 7323 section 5.3). */
 static __always_inline void probe(struct bypass_pair *pair, __u32 e, struct bypass_segment *out)
 {
-	const struct bypass_direction *data = &pair->by[(e & 1) ^ 1], *acked = &pair->by[e & 1];
+	const struct bypass_direction *data = &pair->by[(e & 1) ^ 1];
+	struct bypass_direction *acked = &pair->by[e & 1];
 
 	pair->probed[e & 1] = true;
 	out->seq = data->end_ack - 1 + data->delta;
@@ -340,6 +341,7 @@ static __always_inline void probe(struct bypass_pair *pair, __u32 e, struct bypa
 	out->ts_value = pair->clocks.relay[e & 1];
 	out->ts_echo = pair->clocks.end[e & 1];
 	clear_blocks(out);
+	promise_window(acked, out);
 }
 
 /* What a dead pair does with a segment. An end accepts a reset only by the number that it

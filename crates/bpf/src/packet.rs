@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 use posthaste_relay::flow::Flow;
 
-use crate::bypass::burial::Burial;
 use crate::bypass::BURY;
+use crate::bypass::burial::Burial;
 use crate::error::Error;
 use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};

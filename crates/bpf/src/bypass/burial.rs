@@ -25,7 +25,9 @@ const DIRECT: u32 = 3;
 /// How long a pair whose process has ended resets its ends.
 const DEAD_TIME: Duration = Duration::from_mins(1);
 /// An ACK without payload, from its data offset on, with timestamps (RFC 9293 section 3.1).
-const TCP: [u8; 20] = [0x80, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
+const TCP: [u8; 20] = [
+    0x80, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0,
+];
 const PROTOCOL_TCP: u8 = 6;
 const HOP_LIMIT: u8 = 64;
 

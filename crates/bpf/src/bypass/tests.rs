@@ -310,6 +310,33 @@ impl<'a> Both<'a> {
         }
     }
 
+    /// Looks after the pair as the node does, or as the guard when the process has `ended`.
+    fn bury(&mut self) {
+        let e = self.rng.below(2_usize);
+        let ended = self.rng.once_in(4);
+        if ended {
+            self.pair.process_ended();
+        }
+        let frame = self.frame.of(1 - e, &Header::default(), &mut self.rng);
+        let mut context = [0; SK_BUFF_WORDS];
+        context[CONTEXT_CB] = ended.into();
+        let mut out = vec![0; frame.len()];
+        let program = self.programs.pairs.burial.as_fd();
+        let ran = sys::run_frame(program, &frame, &context, &mut out, &mut [0; 256]);
+        let is_dead = ran.unwrap().0 != 0;
+        assert_eq!(is_dead, self.pair.phase == Phase::Dead);
+        if is_dead {
+            let clocks = self.programs.read(&self.frame).clocks;
+            let probe = Header {
+                ts_val: clocks.relay[e],
+                ts_ecr: clocks.end[e],
+                ..self.pair.probe(e)
+            };
+            // The link layer header is the other way round.
+            self.frame.assert_shows(&out, &probe, &frame);
+        }
+    }
+
     fn step(&mut self) {
         self.now += self.rng.below(100_u32);
         let before = self.pair.phase;
@@ -374,10 +401,11 @@ fn same_segments_as_the_reference() {
     seeds(schedules(60), |seed| {
         let mut both = Both::new(&programs, seed);
         for _ in 0..60 {
-            match both.rng.below(10_u32) {
+            match both.rng.below(11_u32) {
                 0..5 => both.end_sends(),
                 5..8 => both.relay_sends(),
                 8 => both.step(),
+                9 => both.bury(),
                 _ => both.jump(),
             }
             both.assert_equal();
