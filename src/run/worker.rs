@@ -29,6 +29,11 @@ use crate::signals::Signals;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Without a mark: the programs recognise the sockets otherwise.
+const SOCKETS: SocketSettings = SocketSettings {
+    mark: 0,
+    backlog: BACKLOG,
+};
 /// How long bytes of the command may be in flight after its end: in total, and without progress.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(60);
 const LAST_WORDS_STILL: Duration = Duration::from_secs(3);
@@ -52,8 +57,7 @@ impl Worker {
         let mut settings = worker::Settings {
             index: 0,
             listeners: Vec::new(),
-            multipath: Vec::new(),
-            socket_mark: 0,
+            sockets: SOCKETS,
             explicit: Vec::new(),
             fixed: Vec::new(),
             replay_guard: Arc::default(),
@@ -110,13 +114,9 @@ impl Worker {
 
 /// Opens listeners on the loopback addresses; returns their ports.
 fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
-    let settings = SocketSettings {
-        mark: 0,
-        backlog: BACKLOG,
-    };
     let mut ports = bpf::Ports::default();
     for ipv6 in [false, true] {
-        let listener = match sys::transparent_listener(ipv6, settings) {
+        let listener = match sys::transparent_listener(ipv6, SOCKETS) {
             Ok(listener) => listener,
             // IPv6 is disabled on the host: it has no connections to redirect.
             Err(_) if ipv6 => continue,

@@ -258,9 +258,10 @@ impl Intercept for WorkerMaps {
         let mut context = [0; CB + CB_WORDS];
         // The program redirects to the device and in the direction that `cb` names.
         context[CB] = ifindex;
-        if direction == Direction::In {
+        if direction != Direction::Out {
             context[CB + 1] = BPF_F_INGRESS;
         }
+        context[CB + 2] = u32::from(direction != Direction::In);
         let tail_call_maps = self.maps.tail_call_maps.get().ok_or(Error::Unsettled)?;
         let program = tail_call_maps.inject.as_fd();
         let returned = sys::run(program, frame.as_bytes(), &context, None);
@@ -393,6 +394,8 @@ impl Intercept for WorkerMaps {
 
     fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()> {
         let (tokens, key) = (&self.maps.multipath.tokens, token.to_be_bytes());
+        // Only a token that is not there is an error.
+        let _ = self.maps.multipath.foreign_tokens.delete(&key);
         let Some(server) = server else {
             return Ok(tokens.delete(&key)?);
         };

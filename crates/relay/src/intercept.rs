@@ -85,7 +85,8 @@ pub enum EventKind {
     SynOption,
     /// The same from a sender that is not authorized; the SYN was left alone.
     Unauthorized,
-    /// A SYN joins a connection of Multipath TCP whose token is not known. It was not delivered.
+    /// A SYN joins a connection of Multipath TCP, or one that may be accepted at this moment. It was
+    /// not delivered.
     Join,
 }
 
@@ -116,6 +117,8 @@ pub struct PathSettings {
 pub enum Direction {
     /// As if the device had received it.
     In,
+    /// The same, of a SYN that joins a connection for which the worker listens.
+    Join,
     /// Sent by the device.
     Out,
 }
@@ -291,7 +294,7 @@ pub trait Intercept {
     fn has_token(&mut self, _token: u32) -> bool {
         false
     }
-    /// Forwards SYNs with this token, until a worker sets it.
+    /// Forwards SYNs with this token, until a worker sets or removes it.
     fn forward_joins(&mut self, _token: u32) {}
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
     fn forget(&mut self, _closed: &[Closed]) {}

@@ -305,9 +305,16 @@ pub struct Policy {
 impl Policy {
     /// Whether a rule converts Multipath TCP, or requests it from servers.
     pub fn wants_multipath(&self) -> bool {
-        let relayed = self.rules.iter();
-        let mut relayed = relayed.filter(|rule| rule.action == Action::Relay);
-        relayed.any(|rule| rule.multipath == Multipath::Convert || rule.upstream_multipath)
+        let mut rules = self.rules.iter();
+        let requested = |rule: &Rule| rule.action == Action::Relay && rule.upstream_multipath;
+        self.converts_multipath() || rules.any(requested)
+    }
+
+    /// Whether a rule converts Multipath TCP.
+    pub(crate) fn converts_multipath(&self) -> bool {
+        self.rules
+            .iter()
+            .any(|rule| rule.action == Action::Relay && rule.multipath == Multipath::Convert)
     }
 
     /// The rule for a flow: the longest destination prefix wins, then the

@@ -54,6 +54,9 @@ pub(super) fn listen_on_loopback(
 pub(super) fn prepare_listener(socket: &Socket) -> io::Result<()> {
     // A crash of the node resets them instead of ending their streams.
     socket.set_linger(Some(Duration::ZERO))?;
+    // A service of the host may begin to listen on all addresses while connections in transit have
+    // its port; and those of a former process may be in TIME_WAIT at this address.
+    socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)
 }
 
@@ -130,8 +133,6 @@ fn bound_listener(
         socket.set_only_v6(true)?;
     }
     prepare_listener(&socket)?;
-    // Connections of a former process may be in TIME_WAIT at this address.
-    socket.set_reuse_address(true)?;
     // Each worker opens a listener of its own.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
