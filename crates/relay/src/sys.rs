@@ -42,7 +42,7 @@ pub use sockets::{
 };
 pub(crate) use sockets::{
     accept, connect, connect_with_data, local_address_toward, multipath_upstream_socket,
-    tcp_socket, upstream_socket,
+    own_upstream_socket, tcp_socket, upstream_socket,
 };
 
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.

@@ -7,7 +7,7 @@ use crate::intercept::Intercept;
 use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready};
-use crate::side::Side;
+use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::Worker;
@@ -23,6 +23,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
+        let own = Sides(Side::BOTH.map(|side| entry.has_own_address(side)));
         let State::Open(relay) = &mut entry.state else {
             return;
         };
@@ -36,6 +37,7 @@ impl<I: Intercept> Worker<I> {
             deferred: &mut entry.deferred,
             options: entry.rule.rule.sides(),
             closed_cookie: &mut entry.closed_cookie,
+            own,
             preface: entry.preface.as_deref_mut(),
             buffers: &mut self.buffers,
             short: None,
