@@ -82,7 +82,10 @@ fn ten_thousand_connections() {
     let node = start(&network, "");
     let listener = listen(network.server(), PORT);
     let accounts = Accounts::of(&node);
-    let Churn { expected, abandoned } = churn(&network, &listener, CONNECTIONS, THREADS);
+    let Churn {
+        expected,
+        abandoned,
+    } = churn(&network, &listener, CONNECTIONS, THREADS);
     assert_eq!(abandoned, 0, "connections reset before their first byte");
     accounts.settle(&node, &expected);
     let lines = relay_lines(&node);
@@ -103,12 +106,7 @@ pub(crate) struct Churn {
 }
 
 /// Makes `count` connections, so many at a time.
-pub(crate) fn churn(
-    network: &Network,
-    listener: &TcpListener,
-    count: u64,
-    threads: u64,
-) -> Churn {
+pub(crate) fn churn(network: &Network, listener: &TcpListener, count: u64, threads: u64) -> Churn {
     assert!(count.is_multiple_of(ENDINGS.len() as u64));
     let (dialled, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
     let abandoned = AtomicU64::new(0);

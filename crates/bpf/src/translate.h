@@ -218,9 +218,11 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	how->former_ack = bpf_ntohl(words[2]);
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
-	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 12, 0);
+	/* One call for all: what lies between is written as it was. */
 	if (stamped)
-		bpf_skb_store_bytes(skb, at + 24, words + 6, 8, 0);
+		bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 28, 0);
+	else
+		bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 12, 0);
 	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 	return true;
 }

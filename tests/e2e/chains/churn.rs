@@ -45,7 +45,10 @@ fn lossy_hops() {
             .iter()
             .map(|node| Accounts::of(node).with_spare_sockets(spare));
         let accounts: Vec<_> = accounts.collect();
-        let Churn { expected, abandoned } = churn(&network, &listener, count, THREADS);
+        let Churn {
+            expected,
+            abandoned,
+        } = churn(&network, &listener, count, THREADS);
         let given_up: u64 = nodes.iter().map(|node| counter(node, "hops_failed")).sum();
         assert!(abandoned <= given_up, "{abandoned} of {given_up} hops");
         let mut previous = None;

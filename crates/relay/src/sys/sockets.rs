@@ -183,7 +183,11 @@ pub(crate) fn own_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
 
 /// The same of Multipath TCP, which becomes TCP where the server does not answer with it.
 pub(crate) fn multipath_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
-    share_address(prepare_upstream(stream_socket(ipv6, mark, Protocol::MPTCP)?)?)
+    share_address(prepare_upstream(stream_socket(
+        ipv6,
+        mark,
+        Protocol::MPTCP,
+    )?)?)
 }
 
 fn prepare_upstream(socket: Socket) -> io::Result<Socket> {
