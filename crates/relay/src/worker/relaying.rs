@@ -76,6 +76,11 @@ impl<I: Intercept> Worker<I> {
         if is_hop && !matches!(progress, Progress::Done(_)) {
             self.share_pace(key);
         }
+        self.schedule(key, progress);
+    }
+
+    /// Notes when a relay gets its next turn, or concludes it.
+    fn schedule(&mut self, key: u64, progress: Progress) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
