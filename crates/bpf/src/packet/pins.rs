@@ -169,7 +169,7 @@ impl Orphans {
     }
 
     /// Ends the flows that the node was about to hand over: both ends are reset. Call it before
-    /// another node may start, which could not tell these from its own. Returns how many are left.
+    /// another node may start, which would take these for its own. Returns how many are left.
     pub fn bury(&self) -> usize {
         let burial = self.burial.as_ref();
         burial.map_or(0, |burial| burial.round(true).unwrap_or(1))
