@@ -199,11 +199,18 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 					    struct translation *how)
 {
 	const __be32 *end = (const __be32 *)(unsigned long)skb->data_end;
-	const __be32 *tcp = (const __be32 *)((unsigned long)skb->data + at);
+	const __be32 *tcp;
 	bool stamped = bytes == 4 * STAMPED_WORDS;
-	__be32 words[STAMPED_WORDS];
+	__be32 words[STAMPED_WORDS] = {};
 	__u32 diff;
 
+	/* The verifier needs a bound for direct access: no header is further behind. Clang must
+	 * not move the comparison to another copy of the number. */
+	asm volatile("" : "+r"(at));
+	if (at > ETH_HLEN + sizeof(struct ipv6hdr))
+		return false;
+	asm volatile("" : "+r"(at));
+	tcp = (const __be32 *)((unsigned long)skb->data + at);
 	if (tcp + PLAIN_WORDS > end)
 		return false;
 	__builtin_memcpy(words, tcp, 4 * PLAIN_WORDS);
@@ -219,10 +226,7 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
 	/* One call for all: what lies between is written as it was. */
-	if (stamped)
-		bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 28, 0);
-	else
-		bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 12, 0);
+	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, stamped ? 28 : 12, 0);
 	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 	return true;
 }
@@ -255,8 +259,5 @@ static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32
 static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
 				      struct translation *how)
 {
-	/* The verifier needs a bound for direct access: no header is further behind. */
-	if (at <= ETH_HLEN + sizeof(struct ipv6hdr) && translate_plain(skb, at, bytes, how))
-		return true;
-	return translate_any(skb, at, bytes, how);
+	return translate_plain(skb, at, bytes, how) || translate_any(skb, at, bytes, how);
 }
