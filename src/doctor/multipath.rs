@@ -3,7 +3,7 @@
 
 use caps::Capability;
 use posthaste_config::Config;
-use posthaste_relay::policy::{Action, Multipath, Rule};
+use posthaste_relay::policy::Rule;
 
 use super::Verdict;
 use super::checks::{or_ok, warn};
@@ -23,13 +23,9 @@ pub(super) fn multipath(host: &Host, config: &Config) -> Vec<Verdict> {
     or_ok(findings.collect(), "the kernel has Multipath TCP")
 }
 
-fn converts(rule: &&Rule) -> bool {
-    rule.action == Action::Relay && rule.multipath == Multipath::Convert
-}
-
 /// Further paths join only at a listener with the port of their destination.
 fn ports(host: &Host, config: &Config) -> Vec<Verdict> {
-    let converted = config.policy.rules.iter().any(|rule| converts(&rule));
+    let converted = config.policy.rules.iter().any(Rule::converts_multipath);
     if !converted || host.has(Capability::CAP_NET_BIND_SERVICE) {
         return Vec::new();
     }
@@ -41,8 +37,9 @@ fn ports(host: &Host, config: &Config) -> Vec<Verdict> {
 
 /// BBR without the queue discipline `fq` reached 6.3 to 8.0 of 9.56 Mbit/s over two paths, CUBIC 9.3.
 fn congestion(config: &Config) -> Vec<Verdict> {
-    let mut rules = config.policy.rules.iter().filter(converts);
-    let bbr = rules.find(|rule| rule.downstream.congestion.as_deref() == Some("bbr"));
+    let bbr = config.policy.rules.iter().find(|rule| {
+        rule.converts_multipath() && rule.downstream.congestion.as_deref() == Some("bbr")
+    });
     bbr.map_or_else(Vec::new, |rule| {
         warn(
             format!(

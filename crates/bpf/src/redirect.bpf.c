@@ -108,9 +108,24 @@ GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out
 SETTING(setting_least_port);
 #define least_port SET(setting_least_port)
 
-/* Looks up what to do with a flow. It is left alone where no worker listens, and where
- * its server, which may check the port (rsh, NFS), would get another. */
-GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
+/* Whether the packet path carries a flow, or nothing does. It takes no Multipath TCP. */
+static __always_inline bool is_left_to_packets(struct __sk_buff *skb, const struct packet *pkt,
+					       __u32 at, const struct verdict *verdict)
+{
+	struct options options = {};
+
+	if (verdict->action != ACTION_RELAY || verdict->data_path != DATA_PATH_PACKET)
+		return false;
+	if (verdict->multipath == MULTIPATH_CONVERT)
+		look_at_options(skb, pkt, at, &options);
+	return options.kind != OPTIONS_CAPABLE;
+}
+
+/* Looks up what to do with a flow, whose TCP header is at `at`. It is left alone where no
+ * worker listens, and where its server, which may check the port (rsh, NFS), would get
+ * another. */
+GLOBAL int lookup_rule(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		       struct verdict *verdict)
 {
 	struct bpf_sock *listener;
 	__u32 key;
@@ -124,7 +139,7 @@ GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
 	if (!listener)
 		return ACTION_FORWARD;
 	bpf_sk_release(listener);
-	if (verdict->action == ACTION_RELAY && verdict->data_path == DATA_PATH_PACKET)
+	if (is_left_to_packets(skb, pkt, at, verdict))
 		return ACTION_FORWARD;
 	if (verdict->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
 		count(STAT_PORTS);
@@ -328,7 +343,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	__u32 worker = this_worker();
 	__u32 action, out;
 
-	action = lookup_rule(pkt, &verdict);
+	action = lookup_rule(skb, pkt, at, &verdict);
 	if (action == ACTION_RELAY && verdict.observe)
 		action = apply_advice(skb, pkt, &verdict);
 	if (action == ACTION_FORWARD && !waiting)

@@ -11,9 +11,9 @@ use posthaste_lab::node::Node;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::converting;
-use super::testbed::{TRANSFER, TwoPaths, address, transfer, until_joined};
+use super::testbed::{TRANSFER, TwoPaths, address, server as server_at, transfer, until_joined};
 use crate::support::{
-    PORT, binary, counter, firewall, remove_firewall, until, until_counter, until_ended,
+    PORT, binary, counter, dial, firewall, remove_firewall, until, until_counter, until_ended,
 };
 
 /// Listens as a service does, on all addresses of a family.
@@ -106,6 +106,28 @@ fn the_rule_of_a_path_decides() {
     until_ended(&node, "finished", 2);
     assert_eq!(counter(&node, "multipath_accepted"), 2);
     assert_eq!(counter(&node, "multipath_joins"), 0);
+}
+
+/// Sockets carry what the packet path does not take.
+// promise: MP1
+#[test]
+fn converts_beside_the_packet_path() {
+    let bed = TwoPaths::new();
+    let config = format!("{}data_path = \"packet\"\n", converting("early"));
+    let node = bed.node(&config);
+    for (count, family) in (1..).zip(Family::ALL) {
+        let listener = bed.listen(family, Protocol::TCP);
+        let (client, mut server) = bed.connect(family, &listener);
+        until_joined(&bed.router, count);
+        let mut client = transfer(client, &mut server, TRANSFER);
+        transfer(server, &mut client, TRANSFER);
+        let client = dial(&bed.client, server_at(family, PORT)).expect("it connects");
+        let (mut server, _) = listener.accept().expect("it arrives");
+        let mut client = transfer(client, &mut server, 100_000);
+        transfer(server, &mut client, 100_000);
+    }
+    until_ended(&node, "finished", 2);
+    assert_eq!(counter(&node, "relays_opened"), 2, "TCP has no relay");
 }
 
 /// Connects until a path joins; returns whether one did.
