@@ -182,15 +182,6 @@ impl IntoIterator for Actions {
     }
 }
 
-/// The time limits of an opening, by its rule and the policy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// For the server's answer, from the upstream SYN.
-    pub(crate) connect: Duration,
-    /// For the client's handshake.
-    pub(crate) expiry: Duration,
-}
-
 /// How a flow arrived at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
@@ -224,32 +215,6 @@ impl Arrival {
     }
 }
 
-/// The half-open entries of a flow. Each is released once, by the code that takes it from here.
-#[derive(Debug, Default)]
-pub(crate) struct HalfOpens {
-    /// That of the client's SYN.
-    pub(crate) client: Option<(Flow, HalfOpen)>,
-    /// That of the upstream socket, where its tuple differs.
-    pub(crate) upstream: Option<(Flow, HalfOpen)>,
-    /// The client prefix whose budget the flow counts against.
-    pub(crate) counted: Option<[u8; 8]>,
-}
-
-impl HalfOpens {
-    /// Whether a tuple has an entry.
-    fn has(&self, flow: &Flow) -> bool {
-        let entries = [&self.client, &self.upstream];
-        entries.into_iter().flatten().any(|(of, _)| of == flow)
-    }
-
-    /// Drops an entry that belongs to a later SYN by now.
-    fn forget(&mut self, flow: &Flow) {
-        for entry in [&mut self.client, &mut self.upstream] {
-            entry.take_if(|(of, _)| of == flow);
-        }
-    }
-}
-
 /// A flow that is not a relay yet.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -258,11 +223,19 @@ pub(crate) struct Opening {
     attempt: Option<Attempt>,
     /// Whether the current or last request stated that the client is not validated.
     owes_validation: bool,
-    /// Its half-open entries, which the worker releases.
-    pub(crate) half_opens: HalfOpens,
+    /// The half-open entry of the client's SYN. This and the next two are released once, by the
+    /// code that takes them from here.
+    pub(crate) half_open: Option<(Flow, HalfOpen)>,
+    /// That of the upstream socket, where its tuple differs.
+    pub(crate) upstream_half_open: Option<(Flow, HalfOpen)>,
+    /// The client prefix whose budget the flow counts against.
+    pub(crate) counted: Option<[u8; 8]>,
     mode: AcceptMode,
     arrival: Arrival,
-    limits: Limits,
+    /// The time for the server's answer, from the upstream SYN.
+    connect_timeout: Duration,
+    /// The time for the client's handshake.
+    expiry: Duration,
     /// When the upstream SYN was sent.
     connecting: Duration,
     /// When the server's answer is due.
@@ -281,8 +254,15 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// A flow of a mode that begins at `now`.
-    pub(crate) fn new(mode: AcceptMode, arrival: Arrival, limits: Limits, now: Duration) -> Self {
+    /// A flow of a mode that begins at `now`. The server must answer within `connect_timeout` of the
+    /// upstream SYN, and the client complete its handshake within `expiry`.
+    pub(crate) fn new(
+        mode: AcceptMode,
+        arrival: Arrival,
+        connect_timeout: Duration,
+        expiry: Duration,
+        now: Duration,
+    ) -> Self {
         let handshakes = match arrival {
             // Its sender waits for nothing until its request arrives, so there is nothing to hold.
             Arrival::SynOption => Handshakes::unvalidated(),
@@ -293,13 +273,16 @@ impl Opening {
             hops: Hops::default(),
             attempt: None,
             owes_validation: false,
-            half_opens: HalfOpens::default(),
+            half_open: None,
+            upstream_half_open: None,
+            counted: None,
             mode,
             arrival,
-            limits,
+            connect_timeout,
+            expiry,
             connecting: now,
-            connect_by: now + limits.connect,
-            validate_by: now + limits.expiry,
+            connect_by: now + connect_timeout,
+            validate_by: now + expiry,
             look_at: now + LOOK,
             is_begun: false,
             is_restrained: false,
@@ -344,14 +327,16 @@ impl Opening {
     /// Whether an upstream tuple needs a half-open entry of its own: its SYN-ACK may arrive while
     /// the client is unvalidated.
     pub(crate) fn needs_half_open(&self, flow: &Flow) -> bool {
-        !self.is_validated() && !self.half_opens.has(flow)
+        let entries = [&self.half_open, &self.upstream_half_open];
+        let mut of = entries.into_iter().flatten().map(|(of, _)| of);
+        !self.is_validated() && of.all(|of| of != flow)
     }
 
     /// The upstream SYN is due: `hops` are the next hops of the policy. A trial waits for its
     /// server for `patience` at most.
     pub(crate) fn on_begin(&mut self, hops: Hops, patience: Duration, now: Duration) -> Actions {
         self.connecting = now;
-        self.connect_by = now + self.limits.connect.min(patience);
+        self.connect_by = now + self.connect_timeout.min(patience);
         self.look_at = now + LOOK;
         self.is_begun = true;
         if self.arrival.is_requested() {
@@ -399,12 +384,12 @@ impl Opening {
 
     /// The server has answered: the held client may continue.
     fn admit(&mut self, now: Duration) -> Action {
-        self.validate_by = now + self.limits.expiry;
+        self.validate_by = now + self.expiry;
         if self.is_trial {
             self.validate_by = now + DELIVERY;
             // The server answered within the short limit of a trial. From here on its handshake has
             // the usual time, or a busy worker would reset a client that it has accepted.
-            self.connect_by = self.connecting + self.limits.connect;
+            self.connect_by = self.connecting + self.connect_timeout;
         }
         if self.arrival.expects_reply() {
             Action::Answer
@@ -467,7 +452,7 @@ impl Opening {
             self.mode = AcceptMode::LATE;
             self.on_validated()
         } else {
-            self.validate_by = now + self.limits.expiry;
+            self.validate_by = now + self.expiry;
             self.handshakes.on_request().into()
         };
         if was_put_off {
@@ -535,7 +520,9 @@ impl Opening {
     /// A later SYN has the same tuple: its half-open entry belongs to that.
     pub(crate) fn on_new_syn(&mut self, flow: &Flow) -> Actions {
         // The program has made it anew with the new sequence number.
-        self.half_opens.forget(flow);
+        for entry in [&mut self.half_open, &mut self.upstream_half_open] {
+            entry.take_if(|(of, _)| of == flow);
+        }
         Action::End(Outcome::ClientAbsent).into()
     }
 

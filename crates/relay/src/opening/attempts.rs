@@ -70,7 +70,7 @@ impl Opening {
         now: Duration,
     ) -> Actions {
         // Anew for each node, or the last candidate would have no time left.
-        self.connect_by = now + self.limits.connect;
+        self.connect_by = now + self.connect_timeout;
         let is_of_peer = self.arrival.origin() == Origin::Peer;
         if !is_of_peer {
             self.hops.note(order.hop);

@@ -140,7 +140,7 @@ impl Opening {
     /// the client gets the usual time to be validated. Otherwise its SYN is forwarded.
     pub(crate) fn on_trial_checked(&mut self, is_answered: bool, now: Duration) -> Actions {
         if is_answered {
-            self.validate_by = now + self.limits.expiry;
+            self.validate_by = now + self.expiry;
             return Actions::default();
         }
         // The reset for the half-open connection is sent first, so that it does not hit the

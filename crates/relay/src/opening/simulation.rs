@@ -29,16 +29,14 @@ use crate::intercept::HalfOpen;
 use crate::outcome::Outcome;
 use posthaste_testkit::{Rng, Timeline, schedules, simulate};
 
-use super::{Action, Arrival, Limits, Opening};
+use super::{Action, Arrival, Opening};
 use network::{Conn, Host, Message};
 use node::{NodeFlow, Stage};
 
 /// Schedules of a test run; `POSTHASTE_SCHEDULES` sets another number.
 const SCHEDULES: u64 = 6_000;
-const LIMITS: Limits = Limits {
-    connect: Duration::from_secs(6),
-    expiry: Duration::from_secs(4),
-};
+const CONNECT: Duration = Duration::from_secs(6);
+const EXPIRY: Duration = Duration::from_secs(4);
 /// Interval of the checks for deadlines.
 const TICK_MS: u64 = 250;
 /// A relay without a byte ends after this time.
@@ -229,7 +227,7 @@ impl World {
     fn begin(&mut self) {
         let (mode, client) = (self.plan.mode, self.client_flow());
         let next = self.candidates();
-        let mut opening = Opening::new(mode, Arrival::Plain, LIMITS, self.now());
+        let mut opening = Opening::new(mode, Arrival::Plain, CONNECT, EXPIRY, self.now());
         opening.is_trial = self.plan.is_trial;
         let id = self.add_flow(0, mode, opening);
         self.flows[id].next = next;
@@ -239,7 +237,7 @@ impl World {
             self.reserve(0, client);
             self.count(id);
             let entry = (client, HalfOpen::default());
-            self.flows[id].opening().half_opens.client = Some(entry);
+            self.flows[id].opening().half_open = Some(entry);
             self.flows[id].holds_syn = true;
             if mode.answers_before_server() {
                 self.answer_client(id);

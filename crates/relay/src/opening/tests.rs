@@ -8,10 +8,8 @@ use crate::chain::Path;
 
 use super::*;
 
-const LIMITS: Limits = Limits {
-    connect: Duration::from_secs(10),
-    expiry: Duration::from_secs(5),
-};
+const CONNECT: Duration = Duration::from_secs(10);
+const EXPIRY: Duration = Duration::from_secs(5);
 
 /// An opening, and a clock that starts at 100 s.
 struct Trace(Opening);
@@ -30,7 +28,7 @@ fn syn_ack(number: u32) -> Frame {
 
 /// A flow whose upstream SYN was sent at 0 ms by the first of `next`.
 fn begun(mode: AcceptMode, arrival: Arrival, next: &[NextHop]) -> Trace {
-    let mut opening = Opening::new(mode, arrival, LIMITS, ms(0));
+    let mut opening = Opening::new(mode, arrival, CONNECT, EXPIRY, ms(0));
     let hops = Hops::new(next.to_vec(), None);
     if arrival == Arrival::Plain {
         let begin = opening.on_begin(hops, Duration::MAX, ms(0));
@@ -284,7 +282,7 @@ fn option_put_off_until_request() {
 
 #[test]
 fn silent_trial_forwarded() {
-    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
+    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, CONNECT, EXPIRY, ms(0));
     let mut trace = Trace(as_trial(opening));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));
@@ -304,7 +302,7 @@ fn silent_trial_forwarded() {
 
 #[test]
 fn unanswered_trial_forwarded() {
-    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, LIMITS, ms(0));
+    let opening = Opening::new(AcceptMode::STRICT, Arrival::Plain, CONNECT, EXPIRY, ms(0));
     let mut trace = Trace(as_trial(opening));
     let hops = Hops::new(vec![NextHop::Direct], None);
     trace.0.on_begin(hops, Duration::from_millis(300), ms(0));

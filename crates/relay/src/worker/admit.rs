@@ -11,7 +11,7 @@ use crate::control::Denial;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Event, EventKind, HalfOpen, Intercept};
-use crate::opening::{Action, Arrival, Limits, Opening};
+use crate::opening::{Action, Arrival, Opening};
 use crate::side::{Side, Sides};
 use crate::sys;
 
@@ -107,8 +107,8 @@ impl<I: Intercept> Worker<I> {
         self.counters.flows(accept).add(1);
         let mut opening = self.open(accept, Arrival::Plain, &rule);
         opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
-        opening.half_opens.client = Some((event.flow, event.half_open));
-        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
+        opening.half_open = Some((event.flow, event.half_open));
+        opening.counted = Some(self.count_half_open(&event.flow));
         opening.is_trial = event.trial;
         let pending = Pending {
             syn: Some(event.frame),
@@ -156,11 +156,9 @@ impl<I: Intercept> Worker<I> {
 
     /// A flow of a rule that begins to open now.
     pub(super) fn open(&self, accept: AcceptMode, arrival: Arrival, rule: &LocalRule) -> Opening {
-        let limits = Limits {
-            connect: rule.rule.timeouts.connect,
-            expiry: self.rules.policy.half_open.expiry,
-        };
-        Opening::new(accept, arrival, limits, self.now)
+        let connect_timeout = rule.rule.timeouts.connect;
+        let expiry = self.rules.policy.half_open.expiry;
+        Opening::new(accept, arrival, connect_timeout, expiry, self.now)
     }
 
     pub(super) fn insert(

@@ -412,7 +412,7 @@ impl<I: Intercept> Worker<I> {
         // The packets of the request have the TTL of this hop; the guard has that of the flow.
         opening.hops.hop_limit = request.connect.header.guard.map(LoopGuard::ttl);
         if !validated {
-            opening.half_opens.counted = Some(self.count_half_open(&flow));
+            opening.counted = Some(self.count_half_open(&flow));
         }
         let entry = self.insert(flow, rule, accept, opening);
         if self

@@ -13,7 +13,7 @@ use crate::chain::NextHop;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept};
 use crate::opening::silence::{self, first_look};
-use crate::opening::{Action, Actions, Blame, HalfOpens, Hops, Opening};
+use crate::opening::{Action, Actions, Blame, Hops, Opening};
 use crate::outcome::Outcome;
 use crate::relay::{Ready, Relay};
 use crate::side::{Side, Sides};
@@ -279,7 +279,7 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         // The program holds a SYN by its entry: it must be changed before the SYN is injected.
-        let half_open = pending.opening.half_opens.client;
+        let half_open = pending.opening.half_open;
         let syn = pending.syn.as_ref().and_then(Frame::completed);
         if let Some((flow, half_open)) = half_open
             && self.intercept.admit(&flow, half_open).is_ok()
@@ -293,7 +293,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        let half_open = pending.opening.half_opens.client.take();
+        let half_open = pending.opening.half_open.take();
         if let (Some(syn), Some((flow, half_open))) = (pending.syn.take(), half_open) {
             self.pass_on(&flow, &syn, half_open);
         }
@@ -306,7 +306,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if let Some((flow, half_open)) = pending.opening.half_opens.client.take()
+        if let Some((flow, half_open)) = pending.opening.half_open.take()
             && self.intercept.pass(&flow, half_open).is_ok()
         {
             self.counters.syns_forwarded.add(1);
@@ -416,7 +416,7 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = self.pending(key) else {
             return;
         };
-        if let Some((flow, half_open)) = pending.opening.half_opens.upstream.take() {
+        if let Some((flow, half_open)) = pending.opening.upstream_half_open.take() {
             self.intercept.release_if_unchanged(&flow, half_open);
             self.opening.remove(&flow);
         }
@@ -432,11 +432,9 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let is_validated = pending.opening.is_validated();
-        let HalfOpens {
-            client,
-            upstream,
-            counted,
-        } = std::mem::take(&mut pending.opening.half_opens);
+        let counted = pending.opening.counted.take();
+        let client = pending.opening.half_open.take();
+        let upstream = pending.opening.upstream_half_open.take();
         for (reserved, half_open) in [client, upstream].into_iter().flatten() {
             if is_validated {
                 self.intercept.release_half_open(&reserved, half_open);

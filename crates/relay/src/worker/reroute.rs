@@ -9,8 +9,8 @@ use posthaste_wire::hop::WORKING;
 
 use crate::chain::Path;
 use crate::intercept::Intercept;
+use crate::opening::Opening;
 use crate::opening::silence::{Seen, WORKING_AFTER};
-use crate::opening::{Limits, Opening};
 use crate::side::Side;
 use crate::sys;
 
@@ -90,10 +90,8 @@ impl<I: Intercept> Worker<I> {
         let opening = Opening::new(
             entry.accept,
             entry.arrival(),
-            Limits {
-                connect: entry.rule.rule.timeouts.connect,
-                expiry,
-            },
+            entry.rule.rule.timeouts.connect,
+            expiry,
             now,
         );
         let pending = Pending {

@@ -75,8 +75,8 @@ impl<I: Intercept> Worker<I> {
             .open(AcceptMode::STRICT, Arrival::SynOption, &rule)
             .with_hops(onward);
         opening.hops.hop_limit = event.frame.hop_limit().map(one_less);
-        opening.half_opens.client = Some((event.flow, event.half_open));
-        opening.half_opens.counted = Some(self.count_half_open(&event.flow));
+        opening.half_open = Some((event.flow, event.half_open));
+        opening.counted = Some(self.count_half_open(&event.flow));
         let key = self.insert(flow, rule, AcceptMode::STRICT, opening);
         self.opening.insert(event.flow, key);
         if let Some(entry) = self.entries.live_mut(key) {
@@ -125,7 +125,7 @@ impl<I: Intercept> Worker<I> {
         // The handshake has shown that the source is not spoofed, whatever the request will be.
         self.remember(hop);
         let pending = self.pending(key);
-        let own = pending.and_then(|pending| pending.opening.half_opens.client.take());
+        let own = pending.and_then(|pending| pending.opening.half_open.take());
         if let Some((reserved, half_open)) = own {
             self.intercept.release_half_open(&reserved, half_open);
         }

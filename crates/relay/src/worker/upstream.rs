@@ -226,8 +226,7 @@ impl<I: Intercept> Worker<I> {
         let half_open = self.intercept.reserve_half_open(&flow)?;
         if let Some((former, half_open)) = pending
             .opening
-            .half_opens
-            .upstream
+            .upstream_half_open
             .replace((flow, half_open))
         {
             self.intercept.release_if_unchanged(&former, half_open);

@@ -16,7 +16,7 @@ use crate::opening::{Action, Actions, Arrival, Blame, Hops, Joined, Opening, Sen
 use crate::outcome::Outcome;
 
 use super::network::{Host, Message};
-use super::{Event, Health, IDLE_MS, LIMITS, Server, World, flow};
+use super::{CONNECT, EXPIRY, Event, Health, IDLE_MS, Server, World, flow};
 
 /// What the server of a trial may take.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -122,7 +122,7 @@ impl World {
 
     pub(super) fn count(&mut self, id: usize) {
         self.counted += 1;
-        self.flows[id].opening().half_opens.counted = Some([1; 8]);
+        self.flows[id].opening().counted = Some([1; 8]);
     }
 
     fn drive(&mut self, id: usize, event: impl FnOnce(&mut Opening, Duration) -> Actions) {
@@ -158,7 +158,7 @@ impl World {
             Action::Join => self.join(id),
             Action::Release => self.release_all(id),
             Action::ReleaseUpstream => {
-                let upstream = self.flows[id].opening().half_opens.upstream.take();
+                let upstream = self.flows[id].opening().upstream_half_open.take();
                 if let Some((tuple, _)) = upstream {
                     self.release(self.flows[id].node, tuple);
                 }
@@ -254,7 +254,7 @@ impl World {
             }
             self.reserve(node, tuple);
             let entry = (tuple, HalfOpen::default());
-            let upstream = &mut self.flows[id].opening().half_opens.upstream;
+            let upstream = &mut self.flows[id].opening().upstream_half_open;
             let former = upstream.replace(entry);
             if let Some((former, _)) = former {
                 self.release(node, former);
@@ -423,18 +423,19 @@ impl World {
 
     fn release_all(&mut self, id: usize) {
         let node = self.flows[id].node;
-        let half_opens = std::mem::take(&mut self.flows[id].opening().half_opens);
-        let entries = [half_opens.client, half_opens.upstream];
+        let opening = self.flows[id].opening();
+        let entries = [opening.half_open.take(), opening.upstream_half_open.take()];
+        let counted = opening.counted.take();
         for (tuple, _) in entries.into_iter().flatten() {
             self.release(node, tuple);
         }
-        self.counted -= i32::from(half_opens.counted.is_some());
+        self.counted -= i32::from(counted.is_some());
     }
 
     /// The client's SYN is forwarded: its entry is left to expire.
     fn pass_on(&mut self, id: usize) {
         let node = self.flows[id].node;
-        if let Some((tuple, _)) = self.flows[id].opening().half_opens.client.take() {
+        if let Some((tuple, _)) = self.flows[id].opening().half_open.take() {
             self.release(node, tuple);
         }
     }
@@ -463,9 +464,9 @@ impl World {
         }
         let path = self.conns[conn].path.expect("a hop's");
         let mode = AcceptMode::STRICT;
-        let opening = Opening::new(mode, Arrival::SynOption, LIMITS, self.now());
+        let opening = Opening::new(mode, Arrival::SynOption, CONNECT, EXPIRY, self.now());
         let id = self.add_flow(node, mode, opening.with_hops(hops_of(path)));
-        self.flows[id].opening().half_opens.client = Some((tuple, HalfOpen::default()));
+        self.flows[id].opening().half_open = Some((tuple, HalfOpen::default()));
         self.count(id);
         self.conns[conn].announced = Some(id);
         self.carry(id, Action::Try.into());
@@ -495,7 +496,7 @@ impl World {
             AcceptMode::STRICT
         };
         let id = announced.unwrap_or_else(|| {
-            let opening = Opening::new(mode, Arrival::Peer, LIMITS, self.now());
+            let opening = Opening::new(mode, Arrival::Peer, CONNECT, EXPIRY, self.now());
             let id = self.add_flow(node, mode, opening.with_hops(hops_of(path)));
             if !validated {
                 self.count(id);
@@ -510,7 +511,7 @@ impl World {
         if announced.is_none() {
             return self.carry(id, Action::Try.into());
         }
-        if let Some((tuple, _)) = self.flows[id].opening().half_opens.client.take() {
+        if let Some((tuple, _)) = self.flows[id].opening().half_open.take() {
             self.release(node, tuple);
         }
         if validated {
@@ -535,7 +536,7 @@ impl World {
         assert!(self.conns[down].is_open, "no client to join");
         let opening = self.flows[id].opening();
         assert!(opening.is_validated(), "joined unvalidated");
-        assert!(opening.half_opens.client.is_none(), "entry kept");
+        assert!(opening.half_open.is_none(), "entry kept");
         let hops = std::mem::take(&mut opening.hops);
         let (kept, expects) = (self.flows[id].kept.take(), self.flows[id].expects_reply);
         if self.flows[id].owes_reply && !expects {
@@ -714,7 +715,7 @@ impl World {
         };
         self.close_upstream(id);
         let (mode, arrival) = (self.flows[id].mode, self.flows[id].arrival);
-        let opening = Opening::new(mode, arrival, LIMITS, self.now()).again(hops);
+        let opening = Opening::new(mode, arrival, CONNECT, EXPIRY, self.now()).again(hops);
         self.flows[id].stage = Stage::Opening(Box::new(opening));
         self.flows[id].kept = Some(kept);
         self.carry(id, Action::Try.into());
