@@ -446,11 +446,28 @@ static __always_inline bool is_plain(const struct packet *pkt, __u32 at)
 	return bpf_ntohs(pkt->ip.v6.payload_len) == pkt->tcp.doff * 4;
 }
 
+/* The sum of a segment up to its payload: of the pseudo header, and of the header in the scratch
+ * area. Zero where a device completes the checksum (CHECKSUM_PARTIAL), also of what the kernel has
+ * joined. */
+static __always_inline __u32 sum_header(const struct packet *pkt, struct packet_scratch *scratch,
+					__u32 tcp_bytes)
+{
+	__s64 sum = pseudo_sum(&pkt->flow, tcp_bytes);
+	__u32 bytes = scratch->header.bytes;
+
+	if (pkt->tcp.check == fold(sum))
+		return 0;
+	asm volatile("" : "+r"(bytes));
+	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+		return 1;
+	return bpf_csum_diff(NULL, 0, (__be32 *)scratch->header.before, bytes, sum);
+}
+
 GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	__u32 state, isn;
+	__u32 state, isn, sum;
 	int verdict;
 
 	if (!pkt || !scratch)
@@ -473,6 +490,10 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		return NEXT;
 	if (!is_plain(pkt, at))
 		scratch->options.unknown = true;
+	sum = sum_header(pkt, scratch, pkt->tcp.doff * 4);
+	if (!scratch->options.unknown && sum && fold(sum) != 0xffff)
+		/* Its numbers are not the client's, which sends it again. */
+		return entry ? PASS : NEXT;
 	if (!entry || has_ended(entry)) {
 		verdict = open_flow(skb, pkt, !!entry);
 		if (verdict == NEXT && entry && has_ended(entry))
@@ -503,8 +524,27 @@ struct cutting {
 	__u32 piece; /* bytes of a segment */
 	__u32 seq;
 	__u32 flags;
-	__u32 open; /* the server has answered meanwhile */
+	__u32 window;
+	__u32 sum;   /* of what comes before the payload; 0: it needs no comparison */
+	__u32 open;  /* the server has answered meanwhile */
 };
+
+/* Reads a piece, and compares the checksum of a segment that has one: the piece gets a new one,
+ * which would be right for wrong data too. */
+static __always_inline bool read_piece(const struct cutting *cut, struct packet_held *held,
+				       __u32 bytes)
+{
+	held->bytes = bytes;
+	asm volatile("" : "+r"(bytes));
+	if (bytes && bytes <= PACKET_PAYLOAD_MAX) {
+		__builtin_memset(held->payload + bytes, 0, 4);
+		if (bpf_skb_load_bytes(cut->skb, cut->at, held->payload, bytes))
+			return false;
+	}
+	if (!cut->sum)
+		return true;
+	return held->bytes == cut->left && fold(payload_sum(held, cut->sum)) == 0xffff;
+}
 
 /* Holds a piece; 1 ends the search. */
 static long hold_piece(__u32 index, struct cutting *cut)
@@ -520,20 +560,15 @@ static long hold_piece(__u32 index, struct cutting *cut)
 	(void)index;
 	if (!scratch || bytes > PACKET_PAYLOAD_MAX || entry->held >= PACKET_HELD_MAX)
 		return 1;
+	held = &scratch->held;
 	/* Only what joins on: the client repeats the rest. A reset takes no number. */
-	if (cut->seq == entry->held_next &&
+	if (cut->seq == entry->held_next && read_piece(cut, held, bytes) &&
 	    __sync_val_compare_and_swap(&entry->held_next, cut->seq, next) == cut->seq) {
-		held = &scratch->held;
+		note_client_ts(entry, &scratch->options);
+		entry->window = cut->window;
 		held->ready = 1;
 		held->seq = cut->seq;
 		held->flags = flags;
-		held->bytes = bytes;
-		asm volatile("" : "+r"(bytes));
-		if (bytes && bytes <= PACKET_PAYLOAD_MAX) {
-			__builtin_memset(held->payload + bytes, 0, 4);
-			if (bpf_skb_load_bytes(cut->skb, cut->at, held->payload, bytes))
-				return 1;
-		}
 		cut->key.index = __sync_fetch_and_add(&entry->held, 1);
 		if (cut->key.index >= PACKET_HELD_MAX)
 			return 1;
@@ -573,19 +608,24 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 					 sizeof(struct ipv6hdr) + bpf_ntohs(pkt->ip.v6.payload_len));
 	if (whole < at + head || whole > skb->len)
 		return true;
-	entry->window = bpf_ntohs(pkt->tcp.window);
 	cut.left = whole - at - head;
 	/* An urgent pointer would be lost: the client repeats the segment. */
-	if (pkt->tcp.urg || (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst) ||
-	    !read_header(skb, scratch, at, head))
+	if (pkt->tcp.urg || !load_header(skb, &scratch->header, at, head))
 		return true;
-	note_client_ts(entry, &scratch->options);
+	cut.sum = sum_header(pkt, scratch, head + cut.left);
+	if (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst) {
+		if (!cut.sum || fold(cut.sum) == 0xffff)
+			entry->window = bpf_ntohs(pkt->tcp.window);
+		return true;
+	}
+	read_header(skb, scratch, at, head);
 	cut.key.flow = scratch->key;
 	cut.entry = entry;
 	cut.at = at + head;
 	cut.piece = skb->gso_size ? skb->gso_size : cut.left;
 	cut.seq = bpf_ntohl(pkt->tcp.seq);
 	cut.flags = scratch->header.before[TCP_FLAGS_AT];
+	cut.window = bpf_ntohs(pkt->tcp.window);
 	bpf_loop(PACKET_HELD_MAX, hold_piece, &cut, 0);
 	return !cut.open;
 }

@@ -66,7 +66,7 @@ struct read_options {
 	__u16 mss;
 	__u8 shift;
 	__u8 offers; /* OFFERS_* */
-	__u32 unknown; /* there is an option that the packet path does not carry */
+	__u32 unknown; /* there is an option that the packet path does not carry in a SYN */
 };
 
 /* A segment to make. */
@@ -337,23 +337,24 @@ static long read_option(__u32 index, struct packet_scratch **area)
 		return 1;
 	}
 	header->at = at + bytes;
-	if (option[0] == TCP_OPTION_MSS && bytes == 4) {
+	if (option[0] == TCP_OPTION_MSS && bytes == 4 && !found->mss_at) {
 		found->mss_at = at;
 		found->mss = (__u32)option[2] << 8 | option[3];
-	} else if (option[0] == TCP_OPTION_WINDOW_SCALE && bytes == 3) {
+	} else if (option[0] == TCP_OPTION_WINDOW_SCALE && bytes == 3 && !found->shift_at) {
 		found->shift_at = at;
 		/* RFC 7323 section 2.3: more counts as 14. */
 		found->shift = option[2] > 14 ? 14 : option[2];
 		found->offers |= OFFERS_WINDOW_SCALE;
-	} else if (option[0] == TCP_OPTION_SACK_PERMITTED && bytes == 2) {
+	} else if (option[0] == TCP_OPTION_SACK_PERMITTED && bytes == 2 && !found->sack_at) {
 		found->sack_at = at;
 		found->offers |= OFFERS_SACK;
-	} else if (option[0] == TCP_OPTION_TIMESTAMPS && bytes == 10) {
+	} else if (option[0] == TCP_OPTION_TIMESTAMPS && bytes == 10 && !found->ts_at) {
 		found->ts_at = at;
 		found->ts_value = read_number(option + 2);
 		found->ts_echo = read_number(option + 6);
 		found->offers |= OFFERS_TIMESTAMPS;
-	} else if (option[0] != TCP_OPTION_SACK) {
+	} else {
+		/* Also one that is repeated: receivers differ in which of them they believe. */
 		found->unknown = true;
 	}
 	return 0;

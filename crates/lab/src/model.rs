@@ -30,6 +30,8 @@ use crate::network::Family;
 pub(crate) enum Hops {
     /// Nodes on the path without configuration of each other.
     Transparent,
+    /// Such nodes that translate packets: only the handshake is divided.
+    Packets,
     /// Hops of a chain that are opened for a flow, with the window that nodes assume.
     Cold,
     /// Hops of a chain that are idle and open.
@@ -72,6 +74,10 @@ impl Path {
 
     /// When the last of `bytes` bytes arrives.
     pub(crate) fn complete(&self, bytes: u64) -> Duration {
+        if self.between == Hops::Packets && bytes > 0 {
+            let whole = Self::new(vec![self.hops.iter().sum()], self.rate, self.family);
+            return self.first_byte() + whole.complete(bytes) - whole.first_byte();
+        }
         let header_bytes = self.family.header_bytes();
         let model = Model {
             segment_bytes: u32::from(crate::link::MTU) - header_bytes,
@@ -139,6 +145,18 @@ mod tests {
 
     fn ms(time: Duration) -> f64 {
         (time.as_secs_f64() * 1e4).round() / 10.0
+    }
+
+    #[test]
+    fn packets_divide_the_handshake() {
+        let packets = Path {
+            between: Hops::Packets,
+            ..path(1)
+        };
+        assert_eq!(ms(packets.first_byte()), 150.0);
+        // The next window takes a round trip of the whole path.
+        let gain = path(0).complete(25_000) - packets.complete(25_000);
+        assert_eq!(ms(gain), 50.0);
     }
 
     #[test]

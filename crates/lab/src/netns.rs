@@ -152,6 +152,13 @@ impl Namespace {
         run(command.args(words.split_whitespace()))
     }
 
+    /// Runs a script of nftables inside.
+    pub fn nft(&self, script: &str) -> Result<()> {
+        let mut command = self.command("nft")?;
+        let done = run(command.arg(script));
+        done.map(drop).context("nft is of the package nftables")
+    }
+
     /// Sets a sysctl, named with dots.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = sysctl_path(key);

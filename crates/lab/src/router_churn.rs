@@ -28,6 +28,7 @@ use self::keeper::Keeper;
 use self::plan::{Event, Plan};
 use self::testbed::Testbed;
 use self::verdict::{Pair, Span};
+use crate::names::{Named, named};
 use crate::node::Binary;
 use crate::process::wait_until;
 use crate::record::{Common, Record};
@@ -40,6 +41,32 @@ const LOOK: Duration = Duration::from_millis(2);
 const PROGRESS: Duration = Duration::from_secs(10);
 /// How long the last connections may take: enough for one that opens late and hangs.
 const LAST: Duration = Duration::from_secs(60);
+
+named! {
+    /// How a node carries connections.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    enum DataPath {
+        /// By the sockets of relays
+        Socket = "socket",
+        /// By translating packets
+        Packet = "packet",
+    }
+}
+
+impl DataPath {
+    /// Its line in the configuration.
+    fn config(self) -> String {
+        format!("data_path = {:?}\n", self.name())
+    }
+
+    /// What a node counts for each connection that it carries so.
+    fn counter(self) -> &'static str {
+        match self {
+            Self::Socket => "relays_opened",
+            Self::Packet => "packet_opened",
+        }
+    }
+}
 
 /// Arguments of `posthaste-lab router-churn`.
 #[derive(Debug, clap::Args)]
@@ -55,6 +82,16 @@ pub struct Args {
     /// Seconds after which no more connections begin
     #[arg(long, default_value_t = 540, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// How the node carries connections
+    #[arg(long, value_enum, default_value_t = DataPath::Socket)]
+    data_path: DataPath,
+    /// Percentage of packets that each link loses in each direction; then counts are compared, as the
+    /// networks do not lose the same packets
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    loss: f64,
+    /// Ports of clients: few of them are soon reused
+    #[arg(long, default_value_t = 28_000, value_parser = clap::value_parser!(u16).range(100..=28_000))]
+    ports: u16,
     #[command(flatten)]
     common: Common,
 }
@@ -64,7 +101,7 @@ pub struct Args {
 struct Run {
     pairs: Vec<Pair>,
     spans: Vec<Span>,
-    /// Number of relayed connections.
+    /// Number of connections that the node carried.
     relayed: u64,
     took: Duration,
     /// Failures of the experiment itself.
@@ -79,10 +116,11 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
+    let is_broken = |pair: &&Pair| pair.verdict.is_broken(args.loss > 0.0);
+    let broken = run.pairs.iter().filter(is_broken);
     let broken = broken.map(|pair| pair.line(&run.log));
     // Otherwise the two networks would be alike, and the comparison would show nothing.
-    let idle = (run.relayed == 0).then(|| "the node relayed nothing".to_owned());
+    let idle = (run.relayed == 0).then(|| "the node carried nothing".to_owned());
     let failures: Vec<String> = broken.chain(run.troubles).chain(idle).collect();
     record.finish(&args.common.output, &failures)
 }
@@ -99,12 +137,9 @@ struct Both {
 fn play(args: &Args) -> Result<Run> {
     // Each connection takes two descriptors in each network.
     socket::raise_descriptor_limit()?;
-    let sites = [
-        Testbed::new(args.common.seed)?,
-        Testbed::new(args.common.seed)?,
-    ];
+    let sites = [Testbed::new(args)?, Testbed::new(args)?];
     // Before the clients: the node observes from the first connection on.
-    let keeper = Keeper::start(sites[1].router(), args.binary.find()?)?;
+    let keeper = Keeper::start(sites[1].router(), args.binary.find()?, args.data_path)?;
     let start = Instant::now();
     let clients = |testbed| Clients::start(testbed, args.common.seed, args.connections, start);
     let clients = [clients(&sites[0])?, clients(&sites[1])?];

@@ -200,7 +200,14 @@ fn segment(rng: &mut Rng, ipv6: bool) -> Segment {
 /// An open flow, whose client is the segment's source or its destination.
 fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
     let shift = |rng: &mut Rng| rng.below(15_u32).try_into().unwrap();
+    // A relay had other numbers on both sides.
+    let was_relayed = rng.once_in(3);
+    let of_relay = |number: u32| if was_relayed { number } else { 0 };
     types::packet_flow {
+        was_relayed: was_relayed.into(),
+        client_seq_delta: of_relay(number(rng)),
+        client_ts_delta: of_relay(number(rng)),
+        node_shift: if was_relayed { shift(rng) } else { 0 },
         state: OPEN,
         ifindex: IFINDEX,
         seq_delta: number(rng),
@@ -223,17 +230,24 @@ fn shift(flow: &types::packet_flow, out: bool) -> Shift {
     if out {
         Shift {
             seq: flow.seq_delta,
+            ack: flow.client_seq_delta.wrapping_neg(),
             ts_value: flow.ts_delta,
+            ts_echo: flow.client_ts_delta.wrapping_neg(),
             widen: if scales { flow.server_shift } else { 0 },
             narrow: flow.promised_shift,
-            ..Shift::default()
         }
     } else {
         Shift {
+            seq: flow.client_seq_delta,
             ack: flow.seq_delta.wrapping_neg(),
+            ts_value: flow.client_ts_delta,
             ts_echo: flow.ts_delta.wrapping_neg(),
-            widen: if scales { 0 } else { flow.client_shift },
-            ..Shift::default()
+            widen: if scales && flow.was_relayed == 0 {
+                0
+            } else {
+                flow.client_shift
+            },
+            narrow: flow.node_shift,
         }
     }
 }

@@ -18,6 +18,7 @@ mod half_open_flows;
 mod host;
 mod packets;
 mod policy;
+mod rewriting;
 mod segment;
 mod shapes;
 mod syn_options;

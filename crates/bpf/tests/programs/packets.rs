@@ -52,7 +52,7 @@ fn assert_learns(host: &Host<'_>, port: u16) {
 
 /// The other end of the client's cable, from which frames arrive.
 fn address_of_peer(host: &Host<'_>) -> SockAddr {
-    link_address(interface(host.namespace, "in1"))
+    link_address(interface(host.namespace, "in1"), 0)
 }
 
 /// The last step of an upgrade fails: the programs of the successor must not go on by its rules.

@@ -14,13 +14,16 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMPV6: u8 = 58;
 
 /// A TCP segment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgment: u32,
+    pub(crate) window: u16,
+    /// TTL or hop limit.
+    pub(crate) hops: u8,
     /// A multiple of four bytes, 40 at the most.
     pub(crate) options: Vec<u8>,
     pub(crate) data: Vec<u8>,
@@ -34,6 +37,8 @@ impl Segment {
             flags,
             sequence: 0x0102_0304,
             acknowledgment: 0,
+            window: 0xffff,
+            hops: 64,
             options: vec![2, 4, 5, 0xb4],
             data: Vec::new(),
         }
@@ -49,7 +54,14 @@ impl Segment {
 
     /// With its headers up to IP.
     pub(crate) fn packet(&self) -> Vec<u8> {
-        ip(self.from.ip(), self.to.ip(), TCP, &self.tcp())
+        let mut packet = ip(self.from.ip(), self.to.ip(), TCP, &self.tcp());
+        if self.from.is_ipv4() {
+            packet[8] = self.hops;
+            finish_ipv4(&mut packet);
+        } else {
+            packet[7] = self.hops;
+        }
+        packet
     }
 
     /// With an Ethernet header too.
@@ -69,6 +81,60 @@ impl Segment {
         !checksum(&[addresses, &[0, TCP], &bytes])
     }
 
+    /// What a frame shows, with its padding cut off; `None` unless it carries a segment without IP
+    /// options. `partial`: its device completes the checksum.
+    ///
+    /// # Panics
+    /// A length or checksum is wrong.
+    pub(crate) fn read(frame: &[u8], partial: bool) -> Option<Self> {
+        let (ip, v6) = match *frame {
+            [_, _, _, _, _, _, _, _, _, _, _, _, 8, 0, ref ip @ ..] => (ip, false),
+            [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, ref ip @ ..] => (ip, true),
+            _ => return None,
+        };
+        let (header, protocol, hops) = if v6 { (40, 6, 7) } else { (20, 9, 8) };
+        if ip[protocol] != TCP || (!v6 && ip[0] != 0x45) {
+            return None;
+        }
+        let half = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let whole =
+            |bytes: &[u8], at| u32::from(half(bytes, at)) << 16 | u32::from(half(bytes, at + 2));
+        let length = usize::from(half(ip, if v6 { 4 } else { 2 })) + if v6 { 40 } else { 0 };
+        let (ip, tcp) = ip[..length].split_at(header);
+        let address = |at: usize| match v6 {
+            true => IpAddr::from(<[u8; 16]>::try_from(&ip[at..at + 16]).unwrap()),
+            false => IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap()),
+        };
+        let (from, to) = if v6 {
+            (address(8), address(24))
+        } else {
+            (address(12), address(16))
+        };
+        assert!(v6 || checksum(&[ip]) == 0, "checksum of IP");
+        let pseudo = pseudo(from, to, TCP, tcp);
+        if partial {
+            assert_eq!(
+                half(tcp, 16),
+                !checksum(&[&pseudo]),
+                "sum of the pseudo header"
+            );
+        } else {
+            assert_eq!(checksum(&[&pseudo, tcp]), 0, "checksum of TCP");
+        }
+        let (head, data) = tcp.split_at(usize::from(tcp[12] >> 4) * 4);
+        Some(Self {
+            from: SocketAddr::new(from, half(tcp, 0)),
+            to: SocketAddr::new(to, half(tcp, 2)),
+            flags: tcp[13],
+            sequence: whole(tcp, 4),
+            acknowledgment: whole(tcp, 8),
+            window: half(tcp, 14),
+            hops: ip[hops],
+            options: head[20..].to_vec(),
+            data: data.to_vec(),
+        })
+    }
+
     fn tcp(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.from.port().to_be_bytes());
@@ -76,7 +142,9 @@ impl Segment {
         bytes.extend(self.sequence.to_be_bytes());
         bytes.extend(self.acknowledgment.to_be_bytes());
         let words = u8::try_from(5 + self.options.len() / 4).unwrap();
-        bytes.extend([words << 4, self.flags, 0xff, 0xff, 0, 0, 0, 0]);
+        bytes.extend([words << 4, self.flags]);
+        bytes.extend(self.window.to_be_bytes());
+        bytes.extend([0; 4]);
         bytes.extend(&self.options);
         bytes.extend(&self.data);
         let sum = checksum(&[&pseudo(self.from.ip(), self.to.ip(), TCP, &bytes), &bytes]);

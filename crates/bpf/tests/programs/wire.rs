@@ -447,15 +447,16 @@ fn send(network: &Network, frame: &[u8]) {
     let ifindex = interface(network.client(), TO_SERVER);
     let send = || {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
-        socket.send_to(frame, &link_address(ifindex))
+        socket.send_to(frame, &link_address(ifindex, 0))
     };
     assert_eq!(network.client().run_in(send).unwrap(), frame.len());
 }
 
-pub(crate) fn link_address(ifindex: u32) -> socket2::SockAddr {
+/// The address of an interface: to send to, or to receive all frames of a protocol.
+pub(crate) fn link_address(ifindex: u32, protocol: u16) -> socket2::SockAddr {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned().try_into().unwrap(),
-        sll_protocol: 0,
+        sll_protocol: protocol.to_be(),
         sll_ifindex: ifindex.cast_signed(),
         sll_hatype: 0,
         sll_pkttype: 0,

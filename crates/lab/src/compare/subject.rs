@@ -16,8 +16,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::site::{Running, Site};
-use super::targets::{DIRECT, FORWARDING};
-use crate::network::Network;
+use super::targets::{DIRECT, FORWARDING, MASQUERADING, PACKET, PACKET_MASQUERADING};
+use crate::network::{Network, TO_CLIENT, TO_SERVER};
 
 /// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,12 @@ type Start = fn(&Site<'_>) -> Result<Running>;
 pub(super) const ALL: &[Subject] = &[
     reference(DIRECT, "client and server joined by a cable", nothing).nodes(0),
     reference(FORWARDING, "an IP router", forwarding).prepares(no_early_demux),
+    reference(
+        MASQUERADING,
+        "an IP router with a strict filter and masquerading",
+        forwarding,
+    )
+    .prepares(masquerade),
     fixed("haproxy", "HAProxy, splicing", haproxy::fixed).needs("haproxy"),
     fixed(
         "haproxy-1m",
@@ -96,11 +102,13 @@ pub(super) const ALL: &[Subject] = &[
         posthaste::early,
     ),
     transparent("posthaste-late", "posthaste, accept late", posthaste::late),
+    transparent(PACKET, "posthaste, data_path packet", posthaste::packet),
     transparent(
-        "posthaste-packet",
-        "posthaste, data_path packet",
+        PACKET_MASQUERADING,
+        "the same on a router with a strict filter and masquerading",
         posthaste::packet,
-    ),
+    )
+    .prepares(masquerade),
     fixed(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
@@ -205,6 +213,29 @@ const NO_EARLY_DEMUX: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 
 fn no_early_demux(network: &Network) -> Result<()> {
     network.node(0).sysctl(NO_EARLY_DEMUX.0, NO_EARLY_DEMUX.1)
+}
+
+/// What an office's router may have: new connections only from clients, nothing invalid, and its own
+/// address for servers. Each connection has an entry of conntrack.
+fn masquerade(network: &Network) -> Result<()> {
+    no_early_demux(network)?;
+    let router = network.node(0);
+    router.nft(&format!(
+        "table inet router {{
+        chain forward {{
+        type filter hook forward priority 0; policy drop;
+        ct state invalid drop
+        ct state established,related accept
+        iifname {TO_CLIENT} oifname {TO_SERVER} tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+        }}
+        chain translate {{
+        type nat hook postrouting priority 100;
+        oifname {TO_SERVER} masquerade
+        }}
+        }}"
+    ))?;
+    // The table would fill with connections that have ended. The key exists once rules track.
+    router.sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait", "5")
 }
 
 fn forwarding(site: &Site<'_>) -> Result<Running> {

@@ -24,11 +24,17 @@ use Bound::{AtLeast, AtMost};
 /// The references of all subjects. What an IP router adds is the limit for any relay.
 pub(super) const DIRECT: &str = "direct";
 pub(super) const FORWARDING: &str = "forwarding";
+pub(super) const MASQUERADING: &str = "masquerading";
 const ROUTER: &[&str] = &[FORWARDING];
+const MASQUERADING_ROUTER: &[&str] = &[MASQUERADING];
 
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
 const SERVING: &str = "posthaste-fixed";
+
+/// The packet path, and on a router that masquerades.
+pub(super) const PACKET: &str = "posthaste-packet";
+pub(super) const PACKET_MASQUERADING: &str = "posthaste-packet-masquerading";
 
 /// Relays with a fixed server, the transparent one, and both with or without large pipes.
 const FIXED: &[&str] = &["haproxy", "nginx"];
@@ -43,6 +49,14 @@ const TARGETS: &[Comparison] = &[
     target("8k-64", EARLY, ROUTER, AtMost(3.5)),
     target("8k-64", SERVING, FIXED, AtMost(0.65)),
     target("8k-64", SERVING, ROUTER, AtMost(3.5)),
+    target("8k-64", PACKET, TRANSPARENT, AtMost(0.20)),
+    target("8k-64", PACKET, ROUTER, AtMost(2.2)),
+    target(
+        "8k-64",
+        PACKET_MASQUERADING,
+        MASQUERADING_ROUTER,
+        AtMost(1.4),
+    ),
     target("1k-64", EARLY, TRANSPARENT, AtMost(0.60)),
     target("1k-64", EARLY, ROUTER, AtMost(3.5)),
     target("1k-64", SERVING, FIXED, AtMost(0.60)),
@@ -53,8 +67,12 @@ const TARGETS: &[Comparison] = &[
     target("8k-low", SERVING, ROUTER, AtMost(5.5)),
     target("two-cores", EARLY, TRANSPARENT, AtLeast(1.25)),
     target("two-cores", SERVING, FIXED, AtLeast(1.25)),
+    target("two-cores", PACKET, TRANSPARENT, AtLeast(2.0)),
+    target("two-cores", PACKET, ROUTER, AtLeast(0.85)),
     target("split", EARLY, TRANSPARENT, AtLeast(1.25)),
     target("split", SERVING, FIXED, AtLeast(1.25)),
+    target("split", PACKET, TRANSPARENT, AtLeast(2.0)),
+    target("split", PACKET, ROUTER, AtLeast(0.85)),
     target("bulk-1", EARLY, TUNED, AtMost(0.95)),
     target("bulk-1", EARLY, DEFAULT, AtMost(0.27)),
     target("bulk-1", EARLY, ROUTER, AtMost(1.6)),

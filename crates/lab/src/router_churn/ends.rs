@@ -7,6 +7,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::socket::setsockopt;
+use nix::{setsockopt_impl, sockopt_impl};
 use socket2::Socket;
 
 use super::plan::{Kind, Plan};
@@ -22,6 +24,15 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 const PIECE_BYTES: usize = 16 * 1024;
 /// Number of pieces that a slow client sends.
 const PAUSES: u64 = 4;
+
+sockopt_impl!(
+    /// Leaves the port to `connect`, which knows the destination.
+    BindAddressNoPort,
+    SetOnly,
+    libc::SOL_IP,
+    libc::IP_BIND_ADDRESS_NO_PORT,
+    bool
+);
 
 named! {
     /// How a connection ended for one of its ends.
@@ -80,7 +91,9 @@ pub(super) fn connect(plan: &Plan) -> Result<TcpStream, End> {
     let dial = || {
         let target = plan.target();
         let socket = socket::toward(target)?;
-        // The namespace has the addresses of all clients.
+        // The namespace has the addresses of all clients. `connect` chooses a port that is free toward
+        // the target.
+        setsockopt(&socket, BindAddressNoPort, &true)?;
         socket.bind(&SocketAddr::new(plan.client_address(), 0).into())?;
         socket.connect_timeout(&target.into(), CONNECT_PATIENCE)?;
         Ok(TcpStream::from(socket))

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::DataPath;
 use super::plan::Fault;
 use crate::netns::Namespace;
 use crate::node::Node;
@@ -26,6 +27,7 @@ const MODES: [&str; 3] = ["early", "strict", "late"];
 #[derive(Debug)]
 pub(super) struct Keeper {
     binary: PathBuf,
+    data_path: DataPath,
     node: Node,
     former: Vec<Node>,
     /// Processes that replaced another. They are not children of the lab, so they are killed by id.
@@ -37,10 +39,11 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(router: &Namespace, binary: PathBuf) -> Result<Self> {
+    pub(super) fn start(router: &Namespace, binary: PathBuf, data_path: DataPath) -> Result<Self> {
         Ok(Self {
-            node: start(router, &binary, 0)?,
+            node: start(router, &binary, &config(0, data_path))?,
             binary,
+            data_path,
             former: Vec::new(),
             successors: Vec::new(),
             opened: 0,
@@ -74,7 +77,7 @@ impl Keeper {
         if !matches!(fault, Fault::Kill | Fault::Drain) {
             return Ok(());
         }
-        let node = start(router, &self.binary, self.reloads)?;
+        let node = start(router, &self.binary, &config(self.reloads, self.data_path))?;
         let former = std::mem::replace(&mut self.node, node);
         self.former.push(former);
         // Nodes that were replaced by an upgrade before a kill may still have relays.
@@ -95,12 +98,12 @@ impl Keeper {
         log.chain(nodes.flat_map(Node::log)).collect()
     }
 
-    /// The number of relays that all nodes have opened so far.
+    /// The number of connections that all nodes have carried so far.
     pub(super) fn opened(&mut self) -> Result<u64> {
-        Ok(self.opened + self.node.counter("relays_opened")?)
+        Ok(self.opened + self.node.counter(self.data_path.counter())?)
     }
 
-    /// Adds the relays of a process that is about to be replaced.
+    /// Adds those of a process that is about to be replaced.
     fn count(&mut self) -> Result<()> {
         self.opened = self.opened()?;
         Ok(())
@@ -126,7 +129,8 @@ impl Keeper {
 
     fn reload(&mut self) -> Result<()> {
         self.reloads += 1;
-        self.node.write_config(&config(self.reloads))?;
+        self.node
+            .write_config(&config(self.reloads, self.data_path))?;
         self.node.admin("reload").map(drop)
     }
 }
@@ -140,14 +144,15 @@ impl Drop for Keeper {
     }
 }
 
-fn config(reloads: usize) -> String {
+fn config(reloads: usize, data_path: DataPath) -> String {
     // Each reload changes something that applies to new connections only.
     let mode = MODES[reloads % MODES.len()];
-    format!("{DRAIN}[defaults]\naccept = \"{mode}\"\n")
+    let data_path = data_path.config();
+    format!("{DRAIN}[defaults]\naccept = \"{mode}\"\n{data_path}")
 }
 
-fn start(router: &Namespace, binary: &PathBuf, reloads: usize) -> Result<Node> {
-    let builder = Node::builder(router, binary).config(&config(reloads));
+fn start(router: &Namespace, binary: &PathBuf, config: &str) -> Result<Node> {
+    let builder = Node::builder(router, binary).config(config);
     builder.observing().start().context("start the node")
 }
 

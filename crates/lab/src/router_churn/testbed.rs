@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use super::Args;
 use super::plan::{
     CLIENTS, DROPPED_PORT, FORBIDDEN_SERVER, Fault, REJECTED_PORT, SERVERS, Side, client_address,
     server_address,
@@ -13,7 +14,9 @@ use super::plan::{
 use crate::link::Link;
 use crate::netns::Namespace;
 use crate::network::{Family, Network, TO_CLIENT, TO_SERVER};
-use crate::process::run;
+
+/// The lowest port of clients, as of Linux.
+const FIRST_PORT: u16 = 32_768;
 
 /// One-way delays of the two links.
 const DELAYS: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(5)];
@@ -40,12 +43,24 @@ const WAN: [&str; 6] = [
 #[derive(Debug)]
 pub(super) struct Testbed {
     pub(super) network: Network,
+    /// Probability of loss while no fault changes it.
+    loss: f64,
 }
 
 impl Testbed {
-    pub(super) fn new(seed: u64) -> Result<Self> {
-        let network = Network::line(DELAYS.map(Link::delay)).seed(seed).build()?;
-        let testbed = Self { network };
+    pub(super) fn new(args: &Args) -> Result<Self> {
+        let loss = args.loss / 100.0;
+        let links = DELAYS.map(|delay| Link::delay(delay).loss(loss));
+        let network = Network::line(links).seed(args.common.seed).build()?;
+        // A port is free again after a second where timestamps distinguish its connections.
+        let ports = format!("{FIRST_PORT} {}", FIRST_PORT + args.ports - 1);
+        for (key, value) in [
+            ("net.ipv4.ip_local_port_range", ports.as_str()),
+            ("net.ipv4.tcp_tw_reuse", "1"),
+        ] {
+            network.client().sysctl(key, value)?;
+        }
+        let testbed = Self { network, loss };
         let [clients, servers] = [client_address, server_address];
         // Addresses on the loopback interface: one host plays all clients, another all servers.
         add_addresses(testbed.network.client(), clients, CLIENTS)?;
@@ -55,7 +70,7 @@ impl Testbed {
         for key in ["net.ipv4.icmp_ratelimit", "net.ipv6.icmp.ratelimit"] {
             testbed.router().sysctl(key, "0")?;
         }
-        testbed.nft(&rules())?;
+        testbed.router().nft(&rules())?;
         Ok(testbed)
     }
 
@@ -63,18 +78,14 @@ impl Testbed {
         self.network.node(0)
     }
 
-    fn nft(&self, script: &str) -> Result<()> {
-        let mut command = self.router().command("nft")?;
-        let done = run(command.arg(script));
-        done.map(drop).context("nft is of the package nftables")
-    }
-
     /// Begins a fault, except those of the node.
     pub(super) fn begin(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Upgrade | Fault::Drain | Fault::Reload => Ok(()),
             // A chain without a hook drops nothing, but the kernel reports the change: profiles end.
-            Fault::Rule => self.nft("add chain inet router nobody { tcp dport 9 counter; }"),
+            Fault::Rule => self
+                .router()
+                .nft("add chain inet router nobody { tcp dport 9 counter; }"),
             Fault::ClosePort(port) => self.element("add", "closed", &port.to_string()),
             Fault::ForbidClient(client) => self.forbid("add", client),
             Fault::Loss(side) => self.change(side, 1.0),
@@ -90,12 +101,12 @@ impl Testbed {
     pub(super) fn end(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Upgrade | Fault::Drain | Fault::Reload => Ok(()),
-            Fault::Rule => {
-                self.nft("flush chain inet router nobody; delete chain inet router nobody")
-            }
+            Fault::Rule => self
+                .router()
+                .nft("flush chain inet router nobody; delete chain inet router nobody"),
             Fault::ClosePort(port) => self.element("delete", "closed", &port.to_string()),
             Fault::ForbidClient(client) => self.forbid("delete", client),
-            Fault::Loss(side) => self.change(side, 0.0),
+            Fault::Loss(side) => self.change(side, self.loss),
             Fault::Down(side) => {
                 // First the interface: the kernel accepts no route over one that is down.
                 self.router().ip(&format!("link set {} up", device(side)))?;
@@ -106,7 +117,8 @@ impl Testbed {
     }
 
     fn element(&self, verb: &str, set: &str, element: &str) -> Result<()> {
-        self.nft(&format!("{verb} element inet router {set} {{ {element} }}"))
+        self.router()
+            .nft(&format!("{verb} element inet router {set} {{ {element} }}"))
     }
 
     fn forbid(&self, verb: &str, client: u8) -> Result<()> {

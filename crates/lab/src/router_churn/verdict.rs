@@ -47,14 +47,17 @@ pub(super) enum Verdict {
     Stale,
     /// It passed although it was forbidden.
     Passed,
+    /// With wrong bytes, or with fewer and a clean end.
+    Changed,
     /// Worse without an explanation.
     Worse,
 }
 
 impl Verdict {
-    /// Whether a promise is broken.
-    pub(super) fn is_broken(self) -> bool {
-        matches!(self, Self::Passed | Self::Worse)
+    /// Whether a promise is broken. `is_lossy`: links lose packets without a fault, among them resets
+    /// that nobody repeats.
+    pub(super) fn is_broken(self, is_lossy: bool) -> bool {
+        matches!(self, Self::Passed | Self::Changed) || (self == Self::Worse && !is_lossy)
     }
 }
 
@@ -175,7 +178,8 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
         // A relay may carry a connection over a fault that the plain path does not survive.
         _ if with == expected(plan.kind) => Verdict::Better,
         // No fault explains these.
-        End::Changed | End::Cut | End::Failed => Verdict::Worse,
+        End::Changed | End::Cut => Verdict::Changed,
+        End::Failed => Verdict::Worse,
         End::Reset if has(&|fault| fault == Fault::Kill) => Verdict::Killed,
         // A second of packet loss causes no reset.
         End::Reset if !has(&Fault::breaks) => Verdict::Worse,
@@ -275,7 +279,7 @@ mod tests {
         assert_eq!(of(End::Hung, &[Fault::Kill]), Verdict::Worse);
         assert_eq!(of(End::Hung, &[Fault::Address]), Verdict::Cut);
         for end in [End::Cut, End::Changed] {
-            assert_eq!(of(end, &[Fault::Kill, Fault::Address]), Verdict::Worse);
+            assert_eq!(of(end, &[Fault::Kill, Fault::Address]), Verdict::Changed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::way::{Carriage, Way};
+use super::way::{Carriage, PACKET_OPENED, Way};
 use super::{Args, CONGESTION, RTT};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
@@ -42,14 +42,14 @@ impl Testbed {
         let network = network(args, layout)?;
         let server = Server::start(network.server(), PORT, CONGESTION)?;
         let (namespaces, members) = members(&network, layout);
-        let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
+        let chain = layout.carriage.is_chain().then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
             congestion: CONGESTION.to_owned(),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
-            let mut config = node_config();
+            let mut config = node_config(layout);
             if let Some(chain) = &chain {
                 chain::prepare(namespace)?;
                 config.push_str(&chain.config_with(place, of_node(layout)));
@@ -76,6 +76,13 @@ impl Testbed {
             }
         }
         self.fetch_now(args, way, bytes)
+    }
+
+    /// How many flows the nodes have carried packet by packet; the least of all nodes.
+    pub(super) fn translated(&self) -> Result<u64> {
+        let counts = self.nodes.iter().map(|node| node.counter(PACKET_OPENED));
+        let counts = counts.collect::<Result<Vec<_>>>()?;
+        Ok(counts.into_iter().min().unwrap_or(0))
     }
 
     fn fetch_now(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
@@ -152,7 +159,11 @@ fn of_node(layout: Way) -> &'static str {
     }
 }
 
-fn node_config() -> String {
+fn node_config(layout: Way) -> String {
+    if layout.carriage == Carriage::Packet {
+        // No sockets, and so no congestion control of the node.
+        return "[defaults]\ndata_path = \"packet\"\n".to_owned();
+    }
     ["downstream", "upstream"]
         .map(|side| {
             format!("[defaults.{side}]\ncongestion = {CONGESTION:?}\ninitial_window = 10\n")

@@ -14,6 +14,8 @@ named! {
     pub(super) enum Carriage {
         /// Evenly spaced nodes on the path, without configuration of each other
         Transparent = "transparent",
+        /// The same nodes, which translate packets
+        Packet = "packet",
         /// A chain of evenly spaced nodes, by cold hops
         Cold = "cold",
         /// A chain of evenly spaced nodes, by warm hops
@@ -35,6 +37,11 @@ impl Carriage {
         matches!(self, Self::ColdEnds | Self::WarmEnds | Self::EmptyEnds)
     }
 
+    /// Whether nodes have each other in their configuration.
+    pub(super) fn is_chain(self) -> bool {
+        !matches!(self, Self::Transparent | Self::Packet)
+    }
+
     /// Whether nodes keep hops open.
     pub(super) fn has_pool(self) -> bool {
         self.is_warm() || self == Self::EmptyEnds
@@ -45,6 +52,9 @@ impl Carriage {
         matches!(self, Self::Warm | Self::WarmEnds)
     }
 }
+
+/// What a node counts for each flow whose packets it translates.
+pub(super) const PACKET_OPENED: &str = "packet_opened";
 
 /// The way of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,10 +74,10 @@ impl Way {
         } else {
             nodes
         };
-        let carriage = if nodes < 2 {
-            Carriage::Transparent
-        } else {
-            carriage
+        let carriage = match nodes {
+            0 => Carriage::Transparent,
+            1 if carriage.is_chain() => Carriage::Transparent,
+            _ => carriage,
         };
         Self {
             family,
@@ -93,9 +103,12 @@ impl Way {
     /// The way that stands for its network: only chains have a family of their own, that of their
     /// hops.
     pub(super) fn layout(self) -> Self {
-        let is_chain = self.carriage != Carriage::Transparent;
         Self {
-            family: if is_chain { self.family } else { Family::V4 },
+            family: if self.carriage.is_chain() {
+                self.family
+            } else {
+                Family::V4
+            },
             ..self
         }
     }
@@ -133,6 +146,7 @@ impl Way {
         let rate = args.bits_per_second() / u64::from(args.clients);
         let between = match self.carriage {
             Carriage::Transparent => Hops::Transparent,
+            Carriage::Packet => Hops::Packets,
             carriage if carriage.is_warm() => Hops::Warm,
             _ => Hops::Cold,
         };
@@ -158,11 +172,12 @@ impl Way {
     /// Counters of a node, and whether they count every flow that passes, or none.
     pub(super) fn counters(self, place: usize) -> Vec<(&'static str, bool)> {
         let has_next = place + 1 < self.nodes as usize;
-        let is_chain = self.carriage != Carriage::Transparent;
-        let passes_on = is_chain && has_next;
+        let passes_on = self.carriage.is_chain() && has_next;
         let is_warm = self.carriage.is_warm();
+        let is_packet = self.carriage == Carriage::Packet;
         let mut counters = vec![
-            ("relays_opened", true),
+            (PACKET_OPENED, is_packet),
+            ("relays_opened", !is_packet),
             ("hops_cold", passes_on && !is_warm),
         ];
         // There flows that empty the pool take warm hops, and those measured do not.
@@ -191,6 +206,8 @@ mod tests {
         assert_eq!(direct.carriage, Carriage::Transparent);
         assert_eq!(way(Carriage::Cold, 1).carriage, Carriage::Transparent);
         assert_eq!(way(Carriage::Cold, 2).carriage, Carriage::Cold);
+        assert_eq!(way(Carriage::Packet, 1).carriage, Carriage::Packet);
+        assert_eq!(way(Carriage::Packet, 0), direct);
         let ends = way(Carriage::WarmEnds, 1);
         assert_eq!((ends.carriage, ends.nodes), (Carriage::WarmEnds, 2));
         assert_eq!(way(Carriage::WarmEnds, 0), direct);

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node of the packet path makes of segments, from RFC 9293, 7323 and 2018 and
+//! docs/design/0022, without a thought about speed. Lengths and checksums are the business of
+//! [`Segment::read`].
+
+use super::options::{Offer, Opt, read};
+use crate::segment::{ACK, FIN, SYN, Segment};
+
+/// Segments that a flow holds until its server answers, and the longest that a client may send.
+const HELD_MAX: usize = 16;
+const MSS_MAX: u16 = 1460;
+/// What an absent option means (RFC 9293 section 3.7.1).
+const MSS_DEFAULT: u16 = 536;
+/// ECE and CWR (RFC 3168 section 6.1.1), and an urgent pointer's flag.
+const ECN: u8 = 0xc0;
+pub(super) const URG: u8 = 0x20;
+
+/// One hop further.
+pub(super) fn forwarded(segment: &Segment) -> Segment {
+    Segment {
+        hops: segment.hops - 1,
+        ..segment.clone()
+    }
+}
+
+/// What the SYN-ACKs of a destination have shown. Of an option: whether it was granted, if it was
+/// offered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    mss: u16,
+    window: u16,
+    shift: Option<Option<u8>>,
+    sack: Option<bool>,
+    times: Option<bool>,
+}
+
+/// What the node promises to a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promise {
+    pub(super) mss: u16,
+    window: u16,
+    pub(super) shift: Option<u8>,
+    pub(super) sack: bool,
+    pub(super) times: bool,
+}
+
+impl Known {
+    /// Learns from the answer to a SYN that offered these.
+    pub(super) fn learn(&mut self, offered: [bool; 3], answer: &Segment) {
+        let grant = Offer::of(answer).expect("servers send nothing else");
+        self.mss = grant.mss.unwrap_or(MSS_DEFAULT);
+        self.window = answer.window;
+        let [shift, sack, times] = offered;
+        if shift {
+            self.shift = Some(grant.shift);
+        }
+        if sack {
+            self.sack = Some(grant.sack);
+        }
+        if times {
+            self.times = Some(grant.times.is_some());
+        }
+    }
+
+    /// Whether it is known what is granted of an offer.
+    pub(super) fn covers(&self, offer: &Offer) -> bool {
+        self.mss != 0
+            && (offer.shift.is_none() || self.shift.is_some())
+            && (!offer.sack || self.sack.is_some())
+            && (offer.times.is_none() || self.times.is_some())
+    }
+
+    pub(super) fn promise(&self, offer: &Offer) -> Promise {
+        let mss = self.mss.min(MSS_MAX);
+        let most = u32::from(mss) * u32::try_from(HELD_MAX).unwrap();
+        Promise {
+            mss,
+            window: u16::try_from(most.min(self.window.into())).unwrap(),
+            shift: self.shift.flatten().filter(|_| offer.shift.is_some()),
+            sack: offer.sack && self.sack == Some(true),
+            times: offer.times.is_some() && self.times == Some(true),
+        }
+    }
+}
+
+impl Promise {
+    pub(super) fn offered(&self) -> [bool; 3] {
+        [self.shift.is_some(), self.sack, self.times]
+    }
+}
+
+/// A flow that the node has answered.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) syn: Segment,
+    pub(super) offer: Offer,
+    pub(super) promise: Promise,
+    /// Those of the node's SYN-ACK.
+    pub(super) isn: u32,
+    pub(super) time: u32,
+    held: Vec<Segment>,
+    held_next: u32,
+    /// The client's last window, and its newest timestamp.
+    window: u16,
+    newest: u32,
+    /// The server's SYN-ACK, and what it grants.
+    answer: Option<(Segment, Offer)>,
+}
+
+impl Flow {
+    /// Of a SYN and the answer of the node to it.
+    pub(super) fn new(syn: &Segment, offer: Offer, promise: Promise, answer: &Segment) -> Self {
+        let times = Offer::of(answer).and_then(|grant| grant.times);
+        Self {
+            syn: syn.clone(),
+            offer,
+            promise,
+            isn: answer.sequence,
+            time: times.map_or(0, |times| times.0),
+            held: Vec::new(),
+            held_next: syn.sequence.wrapping_add(1),
+            window: syn.window,
+            newest: offer.times.map_or(0, |times| times.0),
+            answer: None,
+        }
+    }
+
+    /// The SYN for the server: without what the client was not promised, nor ECN.
+    pub(super) fn to_server(&self, syn: &Segment) -> Segment {
+        let Promise {
+            shift, sack, times, ..
+        } = self.promise;
+        let is_promised = |option: &Opt| match option {
+            Opt::Shift(_) => shift.is_some(),
+            Opt::SackPermitted => sack,
+            Opt::Times(..) => times,
+            _ => true,
+        };
+        let options = read(&syn.options).unwrap().into_iter().filter(is_promised);
+        Segment {
+            flags: syn.flags & !ECN,
+            options: options.flat_map(|option| option.bytes()).collect(),
+            ..forwarded(syn)
+        }
+    }
+
+    /// The node's SYN-ACK for a SYN, in the order of the client's options.
+    pub(super) fn to_client(&self, syn: &Segment) -> Segment {
+        let promise = self.promise;
+        let answer = |option: Opt| match option {
+            Opt::Mss(_) => Some(Opt::Mss(promise.mss)),
+            Opt::Shift(_) => promise.shift.map(Opt::Shift),
+            Opt::SackPermitted => promise.sack.then_some(option),
+            Opt::Times(value, _) => promise.times.then_some(Opt::Times(self.time, value)),
+            _ => None,
+        };
+        let options = read(&syn.options).unwrap().into_iter().filter_map(answer);
+        Segment {
+            from: syn.to,
+            to: syn.from,
+            flags: SYN | ACK,
+            sequence: self.isn,
+            acknowledgment: syn.sequence.wrapping_add(1),
+            window: promise.window,
+            hops: 64,
+            options: options.flat_map(|option| option.bytes()).collect(),
+            data: Vec::new(),
+        }
+    }
+
+    /// A segment of the client before the server's answer, in pieces of so many bytes.
+    pub(super) fn hold(&mut self, segment: &Segment, piece: usize) {
+        if segment.flags & URG != 0 {
+            return;
+        }
+        if segment.data.is_empty() && segment.flags & FIN == 0 {
+            self.window = segment.window;
+            return;
+        }
+        if segment.sequence != self.held_next || self.held.len() == HELD_MAX {
+            return;
+        }
+        self.window = segment.window;
+        self.note_time(Offer::of(&without_blocks(segment)).and_then(|offer| offer.times));
+        let mut pieces: Vec<&[u8]> = segment.data.chunks(piece).collect();
+        if pieces.is_empty() {
+            pieces.push(&[]);
+        }
+        let count = pieces.len();
+        for (number, data) in pieces.into_iter().enumerate() {
+            if self.held.len() == HELD_MAX {
+                return;
+            }
+            let is_last = number + 1 == count;
+            let flags = segment.flags & if is_last { 0xff } else { !FIN };
+            self.held.push(Segment {
+                sequence: self.held_next,
+                flags,
+                data: data.to_vec(),
+                ..segment.clone()
+            });
+            let octets = u32::try_from(data.len()).unwrap() + u32::from(flags & FIN);
+            self.held_next = self.held_next.wrapping_add(octets);
+        }
+    }
+
+    pub(super) fn note_time(&mut self, times: Option<(u32, u32)>) {
+        if let Some((value, _)) = times
+            && value.wrapping_sub(self.newest).cast_signed() > 0
+        {
+            self.newest = value;
+        }
+    }
+
+    /// The server answers.
+    pub(super) fn accept(&mut self, answer: &Segment) {
+        let grant = Offer::of(answer).expect("servers send nothing else");
+        self.answer = Some((answer.clone(), grant));
+    }
+
+    /// What the node sends to the server for the client then: all that it held, or a bare
+    /// acknowledgement.
+    pub(super) fn released(&self) -> Vec<Segment> {
+        let bare = Segment {
+            flags: ACK,
+            sequence: self.held_next,
+            ..self.syn.clone()
+        };
+        let held = if self.held.is_empty() {
+            std::slice::from_ref(&bare)
+        } else {
+            &self.held
+        };
+        let options = match self.promise.times {
+            true => Opt::Times(self.newest, self.time).bytes(),
+            false => Vec::new(),
+        };
+        let released = held.iter().map(|held| {
+            let segment = Segment {
+                flags: held.flags | ACK,
+                acknowledgment: self.isn.wrapping_add(1),
+                window: self.window,
+                hops: self.syn.hops,
+                options: [vec![1; options.len() % 4], options.clone()].concat(),
+                ..held.clone()
+            };
+            self.up(&segment)
+        });
+        released.collect()
+    }
+
+    /// The number of the server that stands for one of the node, less the latter.
+    fn delta(&self) -> u32 {
+        let (answer, _) = self.answer.as_ref().expect("the server has answered");
+        answer.sequence.wrapping_sub(self.isn)
+    }
+
+    /// What must be added to the node's timestamps to have the server's; `None` if the server has
+    /// none, and ignores the client's.
+    fn time_delta(&self) -> Option<u32> {
+        let (_, grant) = self.answer.as_ref()?;
+        let (value, _) = grant.times?;
+        self.promise.times.then(|| value.wrapping_sub(self.time))
+    }
+
+    /// Whether both ends have timestamps.
+    pub(super) fn is_stamped(&self) -> bool {
+        self.time_delta().is_some()
+    }
+
+    /// The client's number behind what is held.
+    pub(super) fn next_held(&self) -> u32 {
+        self.held_next
+    }
+
+    /// Whether the server shifts windows, its own and the client's.
+    fn server_shift(&self) -> Option<u8> {
+        let grant = self.answer.as_ref().and_then(|(_, grant)| grant.shift);
+        self.promise.shift.and(grant)
+    }
+
+    /// A segment of the client at the server.
+    pub(super) fn up(&self, segment: &Segment) -> Segment {
+        // The client scales what it was promised to scale.
+        let client = self.promise.shift.and(self.offer.shift).unwrap_or(0);
+        let server = self.server_shift().and(self.offer.shift).unwrap_or(0);
+        let options = read(&segment.options)
+            .unwrap()
+            .into_iter()
+            .map(|option| match option {
+                Opt::Blocks(edges) => Opt::Blocks(
+                    edges
+                        .iter()
+                        .map(|edge| edge.wrapping_add(self.delta()))
+                        .collect(),
+                ),
+                Opt::Times(value, echo) if echo != 0 => {
+                    Opt::Times(value, echo.wrapping_add(self.time_delta().unwrap_or(0)))
+                }
+                other => other,
+            });
+        Segment {
+            acknowledgment: segment.acknowledgment.wrapping_add(self.delta()),
+            window: rescaled(segment.window, client, server),
+            options: options.flat_map(|option| option.bytes()).collect(),
+            ..forwarded(segment)
+        }
+    }
+
+    /// A segment of the server at the client.
+    pub(super) fn down(&self, segment: &Segment) -> Segment {
+        let server = self.server_shift().unwrap_or(0);
+        let client = self.promise.shift.unwrap_or(0);
+        let options = read(&segment.options)
+            .unwrap()
+            .into_iter()
+            .map(|option| match option {
+                Opt::Times(value, echo) => {
+                    Opt::Times(value.wrapping_sub(self.time_delta().unwrap_or(0)), echo)
+                }
+                other => other,
+            });
+        Segment {
+            sequence: segment.sequence.wrapping_sub(self.delta()),
+            window: rescaled(segment.window, server, client),
+            options: options.flat_map(|option| option.bytes()).collect(),
+            ..forwarded(segment)
+        }
+    }
+}
+
+/// The same number of bytes in another scale, or the most.
+fn rescaled(window: u16, from: u8, to: u8) -> u16 {
+    let octets = u64::from(window) << from >> to;
+    u16::try_from(octets).unwrap_or(u16::MAX)
+}
+
+fn without_blocks(segment: &Segment) -> Segment {
+    let options = read(&segment.options).unwrap().into_iter();
+    let options = options.filter(|option| !matches!(option, Opt::Blocks(_)));
+    Segment {
+        options: options.flat_map(|option| option.bytes()).collect(),
+        ..segment.clone()
+    }
+}
