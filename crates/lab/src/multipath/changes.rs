@@ -17,9 +17,9 @@ use crate::threads;
 
 const GAP: &str = "longest gap";
 const RETURN: &str = "until the rate is back";
-/// Bytes of a download in which the second path must join: a tenth of a second.
-const JOIN_BYTES: u64 = 100_000;
-/// More than a download has got when its path has changed often enough.
+/// In which the second path of a connection must join.
+const JOIN_MAX: Duration = Duration::from_secs(1);
+/// Bytes of a download that its client ends.
 const ENDLESS: u64 = 1 << 40;
 /// From the start of a download to the failure, from there to the return, and to the end.
 const BEFORE: Duration = Duration::from_millis(1200);
@@ -78,11 +78,16 @@ fn joins(args: &Args, record: &mut Record) -> Result<()> {
     let site = Site::build()?;
     let _server = site.serve()?;
     let node = node(&site, args, "early")?;
-    for _ in 0..args.joins {
-        site.download(Protocol::MPTCP, JOIN_BYTES, || false)?;
-    }
     let count = u64::from(args.joins);
-    let missing = count.saturating_sub(site.joined()?);
+    let mut missing = count;
+    for _ in 0..count {
+        let (before, begin) = (site.joined()?, Instant::now());
+        let has_joined = || site.joined().is_ok_and(|joined| joined > before);
+        site.download(Protocol::MPTCP, ENDLESS, || {
+            has_joined() || begin.elapsed() > JOIN_MAX
+        })?;
+        missing -= u64::from(has_joined());
+    }
     let beyond = node.counter("relays_opened")?.saturating_sub(count);
     record.parameter("connections that must get a second path", count);
     none(record, "connections without a second path", missing);
