@@ -285,9 +285,12 @@ pub(crate) struct Path {
     pub(crate) remote: String,
     pub(crate) state: String,
     pub(crate) rtt_us: u32,
+    pub(crate) cwnd_segments: u32,
     pub(crate) retransmitted_segments: u32,
     pub(crate) acked_bytes: u64,
     pub(crate) received_bytes: u64,
+    pub(crate) notsent_bytes: u32,
+    pub(crate) delivery_rate_bytes_per_second: u64,
 }
 
 impl From<MultipathInfo> for Multipath {
@@ -297,9 +300,12 @@ impl From<MultipathInfo> for Multipath {
             remote: path.remote.to_string(),
             state: path.state.into(),
             rtt_us: path.rtt_us,
+            cwnd_segments: path.cwnd_segments,
             retransmitted_segments: path.retransmitted_segments,
             acked_bytes: path.acked_bytes,
             received_bytes: path.received_bytes,
+            notsent_bytes: path.notsent_bytes,
+            delivery_rate_bytes_per_second: path.delivery_rate_bytes_per_second,
         });
         Self {
             fell_back: info.fell_back,

@@ -23,6 +23,7 @@ mod filters;
 mod instance_lock;
 mod links;
 pub(crate) mod nftables;
+mod path_manager;
 mod reverse_path;
 mod routing;
 mod sockets;
@@ -38,7 +39,7 @@ pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, bridges_filter, link
 pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
-pub(crate) use tuning::{Recommendation, Tuning, recommendations};
+pub(crate) use tuning::{PATH_LIMITS, Recommendation, Setting, Tuning, recommendations};
 
 /// Interval of the check whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);

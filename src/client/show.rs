@@ -336,14 +336,18 @@ fn paths(text: &mut String, multipath: &Multipath) {
     for path in &multipath.paths {
         let _ = writeln!(
             text,
-            "    {} - {}: {}, rtt {}, {} retransmitted, acknowledged {}, received {}",
+            "    {} - {}: {}, rtt {}, window {} segments, {} retransmitted, \
+             acknowledged {}, received {}, unsent {}, delivery rate {}/s",
             path.local,
             path.remote,
             path.state,
             micros(path.rtt_us),
+            path.cwnd_segments,
             path.retransmitted_segments,
             bytes(path.acked_bytes),
-            bytes(path.received_bytes)
+            bytes(path.received_bytes),
+            bytes(u64::from(path.notsent_bytes)),
+            bytes(path.delivery_rate_bytes_per_second)
         );
     }
 }

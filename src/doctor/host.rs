@@ -14,7 +14,7 @@ use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
 use crate::host::nftables::{self, Flowtable};
-use crate::host::{self, Link, Rule};
+use crate::host::{self, Link, PATH_LIMITS, Rule, Setting};
 use crate::reach::{Reached, reach};
 use posthaste_config::Config;
 
@@ -54,7 +54,7 @@ pub(super) struct Host {
     pub(super) kernel: (u32, u32),
     /// The capabilities of the process.
     pub(super) capabilities: BTreeSet<String>,
-    /// Settings by path below `/proc/sys`; those that do not exist are missing.
+    /// Settings by [`Setting::path`]; those that do not exist are missing.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) interfaces: Vec<Interface>,
     /// Limit of open files of this process.
@@ -120,7 +120,8 @@ impl Host {
     pub(super) fn read(config: &Config) -> Self {
         let held = caps::read(None, CapSet::Effective).unwrap_or_default();
         let capability = |held: &Capability| held.to_string();
-        let setting = |path: &&str| Some(((*path).to_owned(), setting(path)?));
+        let sysctls = SETTINGS.into_iter().map(Setting::Sysctl);
+        let value = |setting: Setting<'_>| Some((setting.path(), setting.read().ok()?));
         let node = Presence::look(config);
         // A running node has these addresses itself.
         let closed = match node {
@@ -130,7 +131,7 @@ impl Host {
         Self {
             kernel: kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
             capabilities: held.iter().map(capability).collect(),
-            settings: SETTINGS.iter().filter_map(setting).collect(),
+            settings: sysctls.chain(PATH_LIMITS).filter_map(value).collect(),
             interfaces: host::links()
                 .unwrap_or_default()
                 .into_iter()

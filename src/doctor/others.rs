@@ -20,18 +20,20 @@ pub(super) fn settings(host: &Host, config: &Config) -> Vec<(&'static str, Verdi
 }
 
 fn setting(host: &Host, recommendation: &Recommendation) -> Vec<Verdict> {
-    let name = recommendation.name();
-    let Some(now) = host.setting(recommendation.path) else {
-        return warn(format!("{name} cannot be read"), "use a kernel that has it");
+    let setting = recommendation.setting;
+    let Some(now) = host.setting(&setting.path()) else {
+        return warn(
+            format!("{setting} cannot be read"),
+            "use a kernel that has it",
+        );
     };
-    // The kernel puts tabs between numbers.
-    let now = now.split_whitespace().collect::<Vec<_>>().join(" ");
-    match (recommendation.better)(&now) {
+    match (recommendation.better)(now) {
         None => ok(recommendation.fine),
         Some(better) => warn(
-            format!("{name} = {now}: {}", recommendation.lacking),
+            format!("{setting} = {now}: {}", recommendation.lacking),
             format!(
-                "sysctl -w {name}=\"{better}\", or posthaste setup --tune -c FILE (with --persist over a reboot too)"
+                "{}, or posthaste setup --tune -c FILE (with --persist over a reboot too)",
+                setting.command(&better)
             ),
         ),
     }

@@ -16,15 +16,21 @@ use posthaste_relay::sys::netns_cookie;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
+use super::path_manager::PathLimit;
 use posthaste_config::Config;
 
 mod persist;
+mod setting;
+
+pub(crate) use setting::{PATH_LIMITS, Setting};
 
 /// Directory of the former values. Separate from the node's files: a service manager removes those
 /// when the node ends.
 const DIRECTORY: &str = "/run/posthaste-tuned";
 /// The initial receive window of a connection, in bytes.
 const RECEIVE_WINDOW_BYTES: u64 = 1 << 20;
+/// Further paths of a connection of Multipath TCP.
+const PATHS: u32 = 4;
 /// `net.ipv4.tcp_fastopen`: listeners accept data in a SYN.
 const FAST_OPEN_LISTENERS: u64 = 2;
 
@@ -33,8 +39,7 @@ const FAST_OPEN_LISTENERS: u64 = 2;
 pub(crate) struct Recommendation {
     /// Its subject, in a word or two.
     pub(crate) topic: &'static str,
-    /// Its path below `/proc/sys`.
-    pub(crate) path: &'static str,
+    pub(crate) setting: Setting<'static>,
     /// The problem with the present value.
     pub(crate) lacking: &'static str,
     /// The text when nothing is to do.
@@ -43,16 +48,9 @@ pub(crate) struct Recommendation {
     pub(crate) better: fn(&str) -> Option<String>,
 }
 
-impl Recommendation {
-    /// Its name for `sysctl`.
-    pub(crate) fn name(&self) -> String {
-        self.path.replace('/', ".")
-    }
-}
-
 const SLOW_START: Recommendation = Recommendation {
     topic: "slow start",
-    path: "net/ipv4/tcp_slow_start_after_idle",
+    setting: Setting::Sysctl("net/ipv4/tcp_slow_start_after_idle"),
     lacking: "warm hops that wait lose their congestion window",
     fine: "warm hops that wait keep their congestion window",
     better: |now| (now != "0").then(|| "0".into()),
@@ -60,7 +58,7 @@ const SLOW_START: Recommendation = Recommendation {
 
 const RECEIVE_WINDOW: Recommendation = Recommendation {
     topic: "receive window",
-    path: "net/ipv4/tcp_rmem",
+    setting: Setting::Sysctl("net/ipv4/tcp_rmem"),
     lacking: "connections to listeners and hops begin with a receive window of less than 1 MiB",
     fine: "connections to listeners and hops begin with a receive window of 1 MiB or more",
     better: |now| {
@@ -76,7 +74,7 @@ const RECEIVE_WINDOW: Recommendation = Recommendation {
 
 const FAST_OPEN: Recommendation = Recommendation {
     topic: "fast open",
-    path: "net/ipv4/tcp_fastopen",
+    setting: Setting::Sysctl("net/ipv4/tcp_fastopen"),
     lacking: "explicit listeners take no data in a SYN: clients wait a round trip more",
     fine: "explicit listeners take data in a SYN",
     better: |now| {
@@ -90,12 +88,34 @@ const FAST_OPEN: Recommendation = Recommendation {
 /// may know it, but the two connections have separate segment sizes.
 const MTU_PROBING: Recommendation = Recommendation {
     topic: "path MTU",
-    path: "net/ipv4/tcp_mtu_probing",
+    setting: Setting::Sysctl("net/ipv4/tcp_mtu_probing"),
     lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
     fine: "relays find out the MTU of paths where ICMP errors are filtered",
     // 1 probes only where large segments are lost; 2 would begin every connection with small ones.
     better: |now| (now == "0").then(|| "1".into()),
 };
+
+const SUBFLOWS: Recommendation = Recommendation {
+    topic: "path limits",
+    setting: Setting::PathLimit(PathLimit::Subflows),
+    lacking: "connections of Multipath TCP get few further paths",
+    fine: "connections of Multipath TCP get enough further paths",
+    better: at_least_four,
+};
+
+const ANNOUNCED_ADDRESSES: Recommendation = Recommendation {
+    topic: "path limits",
+    setting: Setting::PathLimit(PathLimit::AnnouncedAddresses),
+    lacking: "connections to servers use few of the addresses that these announce",
+    fine: "connections to servers use the addresses that these announce",
+    better: at_least_four,
+};
+
+/// More access links than hosts have, and half of what the kernel allows.
+fn at_least_four(now: &str) -> Option<String> {
+    let now: u32 = now.parse().ok()?;
+    (now < PATHS).then(|| PATHS.to_string())
+}
 
 /// The recommendations for a node with this configuration. A controller may add peers later.
 pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
@@ -103,6 +123,9 @@ pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
     let follows = config.follow.is_some();
     let is_explicit = !config.explicit.is_empty();
     let listens = is_explicit || !config.fixed.is_empty();
+    let accepts_paths =
+        config.policy.converts_multipath() || !config.multipath_listeners.is_empty();
+    let requests_paths = config.policy.requests_multipath();
     let keeps_hops = follows || peers.iter().any(|peer| peer.pool.max > 0);
     let conditions = [
         (SLOW_START, keeps_hops),
@@ -110,6 +133,8 @@ pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
         // Fixed listeners take no data in a SYN: their clients do not use TCP Fast Open.
         (FAST_OPEN, is_explicit),
         (MTU_PROBING, config.transparent.enabled),
+        (SUBFLOWS, accepts_paths || requests_paths),
+        (ANNOUNCED_ADDRESSES, requests_paths),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(recommendation, _)| recommendation).collect()
@@ -128,6 +153,7 @@ pub(crate) enum Tuning {
 /// A setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Change {
+    /// [`Setting::path`]
     path: String,
     former: String,
     applied: String,
@@ -148,27 +174,37 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
     }
     let memory = Memory::of_namespace()?;
     let mut changes = memory.recall()?;
-    for recommendation in recommendations(config) {
-        let now = read(recommendation.path)?;
-        let Some(better) = (recommendation.better)(&now) else {
-            report
-                .unchanged
-                .push(format!("{} = {now}", recommendation.name()));
+    for Recommendation {
+        setting, better, ..
+    } in recommendations(config)
+    {
+        let now = match setting.read() {
+            Ok(now) => now,
+            // A kernel without Multipath TCP, which a node does without.
+            Err(error) if !setting.is_sysctl() => {
+                report.notes.push(format!("{error:#}"));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(better) = better(&now) else {
+            report.unchanged.push(format!("{setting} = {now}"));
             continue;
         };
         report
             .done
-            .push(format!("{} = {better} (was {now})", recommendation.name()));
+            .push(format!("{setting} = {better} (was {now})"));
         // The present value is the one to restore, even if it was changed since an earlier setup.
-        changes.retain(|change| change.path != recommendation.path);
+        let path = setting.path();
+        changes.retain(|change| change.path != path);
         changes.push(Change {
-            path: recommendation.path.into(),
+            path,
             former: now,
             applied: better.clone(),
         });
         // Before the change: a crash in between must not lose the former value.
         memory.keep(&changes)?;
-        write(recommendation.path, &better)?;
+        setting.write(&better)?;
     }
     if tuning == Tuning::Persistent {
         persist::keep(&changes, report)?;
@@ -188,14 +224,14 @@ pub(super) fn restore(report: &mut Report) -> anyhow::Result<()> {
         applied,
     } in joined(persisted, &changes)
     {
-        let name = path.replace('/', ".");
-        if read(&path)? == applied {
-            write(&path, &former)?;
+        let setting = Setting::at(&path);
+        if setting.read()? == applied {
+            setting.write(&former)?;
             report
                 .done
-                .push(format!("{name} = {former} (was {applied})"));
+                .push(format!("{setting} = {former} (was {applied})"));
         } else {
-            let what = format!("{name} was changed by another program since setup: not touched");
+            let what = format!("{setting} was changed by another program since setup: not touched");
             report.notes.push(what);
         }
     }
@@ -208,18 +244,6 @@ fn joined(mut older: Vec<Change>, newer: &[Change]) -> Vec<Change> {
     older.retain(|change| newer.iter().all(|other| other.path != change.path));
     older.extend_from_slice(newer);
     older
-}
-
-/// A setting, with single spaces between its numbers.
-fn read(path: &str) -> anyhow::Result<String> {
-    let file = Path::new("/proc/sys").join(path);
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-fn write(path: &str, value: &str) -> anyhow::Result<()> {
-    let file = Path::new("/proc/sys").join(path);
-    fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
 }
 
 /// The file with the changes in this network namespace.
@@ -288,6 +312,14 @@ mod tests {
             ("3", None),
         ] {
             assert_eq!(better(FAST_OPEN, now).as_deref(), wanted);
+        }
+    }
+
+    #[test]
+    fn few_paths_raised() {
+        for recommendation in [SUBFLOWS, ANNOUNCED_ADDRESSES] {
+            let better = ["0", "3", "4", "8"].map(recommendation.better);
+            assert_eq!(better, [Some("4".into()), Some("4".into()), None, None]);
         }
     }
 

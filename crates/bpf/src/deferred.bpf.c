@@ -504,6 +504,11 @@ int join_connection(struct __sk_buff *skb)
 		worker = token->worker;
 	if (ours && injected)
 		return give_join(skb, &pkt, worker);
+	/* Whoever has a connection has its token, too, and may flood. Others send the SYN again. */
+	if (ours && !is_idle(worker)) {
+		count(STAT_EVENTS_LOST);
+		return TC_ACT_SHOT;
+	}
 	wanted = ours || (!token && expects_join(&pkt) && !is_draining(worker) && is_idle(worker));
 	if (!wanted || bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
 		count(ours ? STAT_JOINS_REFUSED : STAT_JOINS_UNKNOWN);

@@ -2,30 +2,28 @@
 //! `multipath`: downloads of a client with two paths from a server with TCP.
 //!
 //! The paths have 8 and 2 Mbit/s. Without a node the client of Multipath TCP falls back to TCP over
-//! the faster one. A node between the paths and the server answers in its place.
+//! the faster one. A node between the paths and the server answers in its place. Further rows count
+//! the connections that get their second path, and time how long a download stops when its faster
+//! path fails or its client changes paths.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
-use socket2::{Domain, Protocol, Socket, Type};
+use anyhow::{Context, Result};
+use socket2::Protocol;
 
 use crate::chart::{Across, Chart, Curve};
-use crate::netns::Namespace;
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::target::Bound;
-use crate::transfer::{Request, Server, fetch_over};
+
+mod arrivals;
+mod changes;
+mod site;
+
+use site::{LIMIT, Site};
 
 const GOODPUT: &str = "goodput";
 const UNIT: &str = "Mbit/s";
-const PORT: u16 = 80;
-/// The paths by their interface at the node, in Mbit/s.
-const PATHS: [(&str, u32); 2] = [("c1", 8), ("c2", 2)];
-/// What both paths carry of TCP's bytes: all but headers, in full segments with timestamps.
-const LIMIT: f64 = 10.0 * 1448.0 / 1514.0;
 /// The median must reach this where a node answers Multipath TCP.
 const GOAL: f64 = 9.3;
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Arguments of `posthaste-lab multipath`.
 #[derive(Debug, clap::Args)]
@@ -38,6 +36,15 @@ pub struct Args {
     /// Bytes of a download
     #[arg(long, default_value_t = 6_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     bytes: u64,
+    /// Connections that must get their second path
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    joins: u32,
+    /// Downloads whose faster path fails, in each way
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    failures: u32,
+    /// Times that a client leaves one path for the other in one download
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    handovers: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -67,94 +74,6 @@ const SUBJECTS: [Subject; 5] = [
     subject("early, client with TCP", Some("early"), Protocol::TCP),
 ];
 
-/// `client p1,p2 -- c1,c2 router s -- eth0 server`.
-struct Site {
-    client: Namespace,
-    router: Namespace,
-    server: Namespace,
-}
-
-impl Site {
-    fn build() -> Result<Self> {
-        let site = Self {
-            client: Namespace::new()?,
-            router: Namespace::new()?,
-            server: Namespace::new()?,
-        };
-        let router = site.router.name();
-        site.client.ip(&format!(
-            "link add p1 type veth peer name c1 netns {router}"
-        ))?;
-        site.client.ip(&format!(
-            "link add p2 type veth peer name c2 netns {router}"
-        ))?;
-        site.server.ip(&format!(
-            "link add eth0 type veth peer name s netns {router}"
-        ))?;
-        batch(
-            &site.client,
-            "link set p1 up
-            link set p2 up
-            address add 10.31.1.2/24 dev p1
-            address add 10.31.2.2/24 dev p2
-            route add default via 10.31.1.1
-            route add default via 10.31.2.1 dev p2 table 102
-            rule add from 10.31.2.2 lookup 102
-            mptcp limits set subflows 4 add_addr_accepted 4
-            mptcp endpoint add 10.31.2.2 dev p2 subflow",
-        )?;
-        batch(
-            &site.router,
-            "link set c1 up
-            link set c2 up
-            link set s up
-            address add 10.31.1.1/24 dev c1
-            address add 10.31.2.1/24 dev c2
-            address add 10.31.3.1/24 dev s
-            mptcp limits set subflows 4 add_addr_accepted 4",
-        )?;
-        batch(
-            &site.server,
-            "link set eth0 up
-            address add 10.31.3.2/24 dev eth0
-            route add default via 10.31.3.1",
-        )?;
-        site.router.sysctl("net.ipv4.ip_forward", "1")?;
-        for (interface, rate) in PATHS {
-            site.shape(interface, rate)?;
-        }
-        Ok(site)
-    }
-
-    /// Limits what the router sends to the client by an interface.
-    fn shape(&self, interface: &str, rate: u32) -> Result<()> {
-        let words =
-            format!("qdisc add dev {interface} root tbf rate {rate}mbit burst 16kb latency 100ms");
-        let mut tc = self.router.command("tc")?;
-        let status = tc.args(words.split(' ')).status().context("run tc")?;
-        ensure!(status.success(), "tc {words}: {status}");
-        Ok(())
-    }
-
-    /// Downloads once; the goodput in Mbit/s.
-    fn download(&self, protocol: Protocol, bytes: u64) -> Result<f64> {
-        let request = Request {
-            deadline: DEADLINE,
-            ..Request::new([10, 31, 3, 2].into(), PORT, bytes)
-        };
-        let timing = self.client.run_in(|| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
-            fetch_over(socket, &request, |_| ())
-        })?;
-        Ok(bytes as f64 * 8.0 / timing.complete.as_secs_f64() / 1e6)
-    }
-}
-
-fn batch(host: &Namespace, lines: &str) -> Result<()> {
-    let lines: Vec<String> = lines.lines().map(|line| line.trim().to_owned()).collect();
-    host.ip_batch(&lines)
-}
-
 fn config(accept: &str) -> String {
     // BBR without fq uses several paths less well, and is the default of some hosts.
     format!(
@@ -181,28 +100,32 @@ pub fn run(args: &Args) -> Result<()> {
     }
     record.table(
         "Goodput over paths of 8 and 2 Mbit/s",
-        |_| true,
+        |one| one.quantity == GOODPUT,
         &["subject"],
         &[GOODPUT],
     );
+    changes::run(args, &mut record)?;
     record.charts.push(chart(args));
     record.finish(&args.common.output, &[])
 }
 
 fn downloads(subject: Subject, args: &Args) -> Result<Vec<f64>> {
     let site = Site::build()?;
-    let _server = Server::start(&site.server, PORT, "cubic")?;
-    let node = subject.accept.map(|accept| -> Result<Node> {
-        let binary = args.binary.find()?;
-        Node::builder(&site.router, binary)
-            .config(&config(accept))
-            .start()
-    });
+    let _server = site.serve()?;
+    let node = subject.accept.map(|accept| node(&site, args, accept));
     let node = node.transpose()?;
-    let values = (0..args.repeats).map(|_| site.download(subject.protocol, args.bytes));
+    let values = (0..args.repeats).map(|_| {
+        let download = site.download(subject.protocol, args.bytes, || false)?;
+        Ok(args.bytes as f64 * 8.0 / download.elapsed.as_secs_f64() / 1e6)
+    });
     let values = values.collect();
     drop(node);
     values
+}
+
+fn node(site: &Site, args: &Args, accept: &str) -> Result<Node> {
+    let builder = Node::builder(&site.router, args.binary.find()?);
+    builder.config(&config(accept)).start()
 }
 
 fn chart(args: &Args) -> Chart {

@@ -15,6 +15,10 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
+mod generic;
+
+pub use generic::{GenericFamily, attributes_of};
+
 /// `NLM_F_REQUEST`
 const REQUEST: u16 = 0x1;
 /// `NLM_F_ACK`
@@ -109,6 +113,11 @@ impl Netlink {
         Self::open(SockProtocol::NetlinkNetFilter, 0, SockFlag::empty())
     }
 
+    /// A socket for requests of families that [`GenericFamily`] finds.
+    pub fn generic() -> io::Result<Self> {
+        Self::open(SockProtocol::NetlinkGeneric, 0, SockFlag::empty())
+    }
+
     /// A non-blocking socket that receives notifications of `groups`.
     pub fn subscribed(groups: u32) -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkRoute, groups, SockFlag::SOCK_NONBLOCK)
@@ -131,8 +140,13 @@ impl Netlink {
 
     /// Sends a request and waits for the kernel's verdict.
     pub fn request(&mut self, message: Message) -> io::Result<()> {
+        self.query(message, |_, _| ())
+    }
+
+    /// The same, and hands each answer's kind and body over.
+    pub fn query(&mut self, message: Message, each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         self.send(vec![message], 0, ACK)?;
-        self.receive_until_end(|_, _| ())
+        self.receive_until_end(each)
     }
 
     /// Sends requests together. Returns the errors of those that failed.

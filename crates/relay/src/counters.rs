@@ -142,7 +142,7 @@ counters! {
     multipath_joins_released: total,
     #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]
     multipath_joins_expired: total,
-    #[doc = "SYNs of further paths forwarded as too many waited."]
+    #[doc = "SYNs of further paths forwarded as too many waited, or dropped as too many came."]
     multipath_joins_over_budget: total,
     #[doc = "SYNs of further paths forwarded: the node cannot listen on their port."]
     multipath_ports_unavailable: total,

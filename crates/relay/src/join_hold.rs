@@ -5,9 +5,10 @@
 //! A client sends the SYN of its second path right behind the ACK that completes the handshake of
 //! the first. The token in it becomes known when the worker accepts the connection, and until then
 //! looks like that of a connection which does not cross this node. So the SYN is held, for a short
-//! and fixed time. Nothing here does I/O.
+//! and fixed time. A budget bounds how many are handled at all: anyone may send them, and each is
+//! sent on. Nothing here does I/O.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Longest time that a SYN is held: many times what a worker needs from a handshake to its
@@ -19,6 +20,12 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// Bound on held SYNs, and on those of one client prefix: tokens can be forged.
 const HELD_MAX: usize = 64;
 const HELD_BY_PREFIX_MAX: usize = 8;
+
+/// Bound on the SYNs that a worker handles in a second, and on those of one client prefix: a /24 may
+/// be the shared addresses of a mobile network.
+const PER_SECOND_MAX: u32 = 4096;
+const PER_SECOND_BY_PREFIX_MAX: u32 = 512;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// A SYN with MP_JOIN.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +110,36 @@ impl<S> JoinHold<S> {
     }
 }
 
+/// How many SYNs with MP_JOIN came in this second.
+#[derive(Debug, Default)]
+pub(crate) struct JoinBudget {
+    until: Duration,
+    total: u32,
+    by_prefix: HashMap<[u8; 8], u32>,
+}
+
+impl JoinBudget {
+    /// Counts a SYN of this client prefix. Returns whether it is within the bounds.
+    pub(crate) fn admit(&mut self, prefix: [u8; 8], now: Duration) -> bool {
+        if now >= self.until {
+            *self = Self {
+                until: now + SECOND,
+                ..Self::default()
+            };
+        }
+        if self.total >= PER_SECOND_MAX {
+            return false;
+        }
+        let count = self.by_prefix.entry(prefix).or_insert(0);
+        if *count >= PER_SECOND_BY_PREFIX_MAX {
+            return false;
+        }
+        *count += 1;
+        self.total += 1;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +215,22 @@ mod tests {
         assert_eq!(hold.take_due(at(300), |_| false).len(), 8);
         hold.hold(join(9, 9), at(300)).unwrap();
         assert_eq!(hold.take_due(at(301), |_| false).len(), 56);
+    }
+
+    // promise: MP6
+    #[test]
+    fn bounds_on_joins_in_a_second() {
+        let mut budget = JoinBudget::default();
+        let admitted = |budget: &mut JoinBudget, client, millis| {
+            let admit = |_: &u32| budget.admit([client; 8], at(millis));
+            (0..1000).filter(admit).count()
+        };
+        assert_eq!(admitted(&mut budget, 1, 0), 512);
+        assert_eq!(admitted(&mut budget, 1, 999), 0);
+        for client in 2..9 {
+            assert_eq!(admitted(&mut budget, client, 999), 512);
+        }
+        assert_eq!(admitted(&mut budget, 9, 999), 0, "all clients together");
+        assert_eq!(admitted(&mut budget, 1, 1000), 512);
     }
 }

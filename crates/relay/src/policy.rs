@@ -311,13 +311,17 @@ pub struct Policy {
 impl Policy {
     /// Whether a rule converts Multipath TCP, or requests it from servers.
     pub fn wants_multipath(&self) -> bool {
-        let mut rules = self.rules.iter();
+        self.converts_multipath() || self.requests_multipath()
+    }
+
+    /// Whether a rule requests Multipath TCP from servers.
+    pub fn requests_multipath(&self) -> bool {
         let requested = |rule: &Rule| rule.action == Action::Relay && rule.upstream_multipath;
-        self.converts_multipath() || rules.any(requested)
+        self.rules.iter().any(requested)
     }
 
     /// Whether a rule converts Multipath TCP.
-    pub(crate) fn converts_multipath(&self) -> bool {
+    pub fn converts_multipath(&self) -> bool {
         self.rules.iter().any(Rule::converts_multipath)
     }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, bail};
 use posthaste_daemon::file;
 
-use super::{Change, Report, joined};
+use super::{Change, Report, Setting, joined};
 
 const FILE: &str = "/etc/sysctl.d/90-posthaste.conf";
 const HEAD: &str = "# Written by posthaste setup --tune --persist; posthaste teardown removes it.";
@@ -41,10 +41,21 @@ fn is_namespace_of_boot() -> anyhow::Result<bool> {
     Ok(of("1")? == of("thread-self")?)
 }
 
-/// Makes `changes`, and those already in the file, apply at every boot.
+/// Makes `changes`, and those already in the file, apply at every boot. It can hold sysctls only.
 pub(super) fn keep(changes: &[Change], report: &mut Report) -> anyhow::Result<()> {
     let former = recall()?;
-    let all = joined(former.clone().unwrap_or_default(), changes);
+    let (sysctls, others): (Vec<_>, Vec<_>) = changes
+        .iter()
+        .cloned()
+        .partition(|change| Setting::at(&change.path).is_sysctl());
+    for Change { path, applied, .. } in others {
+        let what = format!(
+            "{} = {applied} lasts until the next reboot",
+            Setting::at(&path)
+        );
+        report.notes.push(what);
+    }
+    let all = joined(former.clone().unwrap_or_default(), &sysctls);
     if all.is_empty() || former.is_some_and(|former| former == all) {
         return Ok(());
     }

@@ -81,7 +81,13 @@ impl Host {
             .arg(&self.file)
             .output();
         let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
-        let topics = ["slow start", "receive window", "fast open", "path MTU"];
+        let topics = [
+            "slow start",
+            "receive window",
+            "fast open",
+            "path MTU",
+            "path limits",
+        ];
         let findings = answer["findings"].as_array().unwrap().iter();
         let text =
             |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
@@ -348,4 +354,66 @@ fn transit_only_tuned_less() {
     assert_eq!(host.settings(), tuned);
     host.run("teardown");
     assert_eq!(host.settings(), FIRST);
+}
+
+/// The limits of the path manager of Multipath TCP, which are no sysctls.
+// promise: H9
+#[test]
+fn path_limits_tuned() {
+    let host = Host::new();
+    let limits = || {
+        let shown = host.namespace().ip_output("mptcp limits show");
+        shown.unwrap().trim().to_owned()
+    };
+    let limit = |words: &str| {
+        let set = format!("mptcp limits set {words}");
+        host.namespace().ip(&set).unwrap();
+    };
+    let path_complaints = || {
+        let mut complaints = host.complaints();
+        complaints.retain(|(what, _)| what.starts_with("mptcp limits "));
+        complaints
+    };
+    limit("add_addr_accepted 0 subflows 2");
+    let first = limits();
+    let tuned = |rule: &str| {
+        let text = format!("version = 1\n[defaults]\n{rule}\n");
+        fs::write(&host.file, text).unwrap();
+        assert!(!path_complaints().is_empty(), "{rule}");
+        host.run("setup --tune");
+        assert_eq!(path_complaints(), [], "{rule}");
+        let tuned = limits();
+        let reported = host.run("teardown");
+        assert!(
+            reported.contains("mptcp limits subflows = 2 (was 4)\n"),
+            "{reported}"
+        );
+        assert_eq!(limits(), first, "{rule}");
+        tuned
+    };
+    assert_eq!(
+        tuned("multipath = \"convert\""),
+        "add_addr_accepted 0 subflows 4"
+    );
+    assert_eq!(
+        tuned("upstream_multipath = true"),
+        "add_addr_accepted 4 subflows 4"
+    );
+    // The fixes that `doctor` prints work, and one limit leaves the other.
+    for (_, fix) in path_complaints() {
+        let (command, _) = fix.split_once(", or ").unwrap();
+        let (_, words) = command.split_once(' ').unwrap();
+        host.namespace().ip(words).unwrap();
+    }
+    assert_eq!(limits(), "add_addr_accepted 4 subflows 4");
+    // What another program changed stays.
+    limit("subflows 2");
+    host.run("setup --tune");
+    limit("subflows 6");
+    let reported = host.run("teardown");
+    assert!(
+        reported.contains("mptcp limits subflows was changed by another program"),
+        "{reported}"
+    );
+    assert_eq!(limits(), "add_addr_accepted 4 subflows 6");
 }

@@ -86,12 +86,18 @@ pub struct PathInfo {
     pub state: &'static str,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u32,
+    /// Congestion window in segments.
+    pub cwnd_segments: u32,
     /// Segments retransmitted since its start.
     pub retransmitted_segments: u32,
     /// Bytes acknowledged by the peer.
     pub acked_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Bytes that the scheduler gave it and that are not sent yet.
+    pub notsent_bytes: u32,
+    /// Recent rate at which the peer took data by it, in bytes per second.
+    pub delivery_rate_bytes_per_second: u64,
 }
 
 /// The state of a connection of Multipath TCP above its paths.
@@ -137,9 +143,12 @@ fn paths(socket: &impl AsFd) -> io::Result<Vec<PathInfo>> {
             remote: socket_address(&remote)?,
             state: state_name(info.tcpi_state),
             rtt_us: info.tcpi_rtt,
+            cwnd_segments: info.tcpi_snd_cwnd,
             retransmitted_segments: info.tcpi_total_retrans,
             acked_bytes: info.tcpi_bytes_acked,
             received_bytes: info.tcpi_bytes_received,
+            notsent_bytes: info.tcpi_notsent_bytes,
+            delivery_rate_bytes_per_second: info.tcpi_delivery_rate,
         })
     });
     Ok(each.collect())

@@ -69,7 +69,13 @@ pub(crate) fn set_user_timeout(fd: &impl AsFd, most: Option<Duration>) -> io::Re
 /// room for 20 segments written one at a time, and grows only when an acknowledgement finds it
 /// full: a relay in slow start, which writes segments as they arrive, would lose a round trip of
 /// the hop.
+///
+/// A socket of Multipath TCP keeps its size: the kernel refuses to tune one again whose size was
+/// set (EOPNOTSUPP). A fixed one lets the slow path queue what the fast path would send sooner.
 fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
+    if set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0).is_err() {
+        return Ok(());
+    }
     // It may have grown beyond on its own.
     if SockRef::from(socket).send_buffer_size()? >= 2 * SEND_BUFFER_BYTES as usize {
         return Ok(());
@@ -81,10 +87,8 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
-    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues. A socket of
-    // Multipath TCP refuses (EOPNOTSUPP), and keeps the size.
-    let _ = set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
-    Ok(())
+    // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues.
+    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
 /// With `quick` false, delays the ACK that completes a handshake until the first bytes, which most

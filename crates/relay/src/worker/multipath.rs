@@ -16,7 +16,7 @@ use socket2::Socket;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept, MultipathListener};
-use crate::join_hold::{Fate, Join, JoinHold};
+use crate::join_hold::{Fate, Join, JoinBudget, JoinHold};
 use crate::policy::Policy;
 use crate::sys::{self, SocketSettings};
 
@@ -55,6 +55,7 @@ pub(super) struct Multipath {
     offered: bool,
     /// The end of the address of the listeners for MP_JOIN.
     joins: u32,
+    budget: JoinBudget,
     hold: JoinHold<Syn>,
     /// The tokens of connections that further paths may join, by the key of the flow.
     tokens: HashMap<u64, u32>,
@@ -67,6 +68,7 @@ impl Multipath {
             settings,
             offered: false,
             joins: sys::join_address(u32::from_ne_bytes(sys::random())),
+            budget: JoinBudget::default(),
             hold: JoinHold::default(),
             tokens: HashMap::new(),
             ports: HashMap::new(),
@@ -186,10 +188,15 @@ impl<I: Intercept> Worker<I> {
         let Some(token) = syn.join_token() else {
             return;
         };
-        let server = flow.server();
+        let (server, prefix) = (flow.server(), client_prefix(flow));
+        // Dropped: the client of one that is not part of a flood sends it again.
+        if !self.multipath.budget.admit(prefix, self.now) {
+            self.counters.multipath_joins_over_budget.add(1);
+            return;
+        }
         let join = Join {
             token,
-            prefix: client_prefix(flow),
+            prefix,
             syn: ((server.is_ipv6(), server.port()), syn),
         };
         if self.intercept.has_token(token) {

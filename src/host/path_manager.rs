@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Limits of the kernel's path manager of Multipath TCP: how many further paths a connection gets,
+//! and how many announced addresses it uses. They are no sysctls; generic netlink reads and changes
+//! them (linux/mptcp_pm.h).
+
+use std::io;
+
+use posthaste_netlink::{GenericFamily, Netlink, attribute, attributes_of, u32_at};
+
+/// `MPTCP_PM_NAME`, `MPTCP_PM_VER`
+const FAMILY: &str = "mptcp_pm";
+const VERSION: u8 = 1;
+/// `MPTCP_PM_CMD_SET_LIMITS`, `MPTCP_PM_CMD_GET_LIMITS`
+const SET_LIMITS: u8 = 5;
+const GET_LIMITS: u8 = 6;
+
+/// A limit, by its attribute (`MPTCP_PM_ATTR_RCV_ADD_ADDRS`, `MPTCP_PM_ATTR_SUBFLOWS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum PathLimit {
+    /// Addresses announced by the peer that a connection uses.
+    AnnouncedAddresses = 2,
+    /// Paths of a connection beside the first.
+    Subflows = 3,
+}
+
+impl PathLimit {
+    /// Its name for `ip mptcp limits`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AnnouncedAddresses => "add_addr_accepted",
+            Self::Subflows => "subflows",
+        }
+    }
+
+    /// Its value in this network namespace.
+    ///
+    /// # Errors
+    /// `NotFound` where the kernel has no Multipath TCP.
+    pub(crate) fn read(self) -> io::Result<u32> {
+        let (mut netlink, family) = open()?;
+        let mut value = None;
+        netlink.query(family.message(GET_LIMITS), |_, body| {
+            let found = attribute(attributes_of(body), self as u16);
+            value = value.or(found.and_then(|bytes| u32_at(bytes, 0)));
+        })?;
+        value.ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Changes it for new connections, and leaves the other.
+    ///
+    /// # Errors
+    /// As for [`Self::read`]; `EINVAL` for more than the kernel's bound, 8 in Linux 6.18.
+    pub(crate) fn write(self, value: u32) -> io::Result<()> {
+        let (mut netlink, family) = open()?;
+        let message = family.message(SET_LIMITS);
+        netlink.request(message.attribute(self as u16, &value.to_ne_bytes()))
+    }
+}
+
+fn open() -> io::Result<(Netlink, GenericFamily)> {
+    let mut netlink = Netlink::generic()?;
+    let family = GenericFamily::find(&mut netlink, FAMILY, VERSION)?;
+    Ok((netlink, family))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_limit_leaves_the_other() {
+        let here = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
+            let other = PathLimit::AnnouncedAddresses.read().unwrap();
+            for value in [5, 1] {
+                PathLimit::Subflows.write(value).unwrap();
+                assert_eq!(PathLimit::Subflows.read().unwrap(), value);
+                assert_eq!(PathLimit::AnnouncedAddresses.read().unwrap(), other);
+            }
+            PathLimit::Subflows.write(1000).unwrap_err()
+        });
+        assert_eq!(here.join().unwrap().raw_os_error(), Some(libc::EINVAL));
+    }
+}
