@@ -8,11 +8,12 @@ use posthaste_daemon::http::{micros, millis};
 use posthaste_relay::chain::{self, Chains, Encapsulation};
 use posthaste_relay::control::Known;
 use posthaste_relay::flow::Flow;
+use posthaste_relay::policy::Prefix;
 
 use posthaste_wire::syn_option;
 
 use crate::api::chains as api;
-use posthaste_config::{Config, Matches};
+use posthaste_config::{Config, ports_word};
 
 mod data_path;
 mod explain;
@@ -59,11 +60,8 @@ fn list_route(
     chains: &Chains,
     workers: &Workers,
 ) -> api::Route {
-    let Matches {
-        destinations,
-        sources,
-        ports,
-    } = Matches::of(&route.matches);
+    let matches = &route.matches;
+    let texts = |prefixes: &[Prefix]| prefixes.iter().map(Prefix::to_string).collect();
     let hops = route.chains.iter().filter_map(|index| {
         let chain = &chains.chains[*index];
         let peer = chains.peer(chain.path.peer)?;
@@ -71,9 +69,9 @@ fn list_route(
     });
     api::Route {
         number,
-        destinations,
-        sources,
-        ports,
+        destinations: texts(&matches.destinations),
+        sources: texts(&matches.sources),
+        ports: matches.ports.iter().map(ports_word).collect(),
         next_hops: next_hops(hops.chain(route.direct.then(direct))),
     }
 }

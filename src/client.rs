@@ -31,7 +31,7 @@ const TOP_RELAYS_MAX: usize = 20_000;
 pub(crate) use chains::{ChainsArgs, chains};
 pub(crate) use links::links;
 pub(crate) use observed::observed;
-pub(crate) use show::table;
+pub(crate) use show::{Column, table};
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
@@ -169,16 +169,16 @@ fn list(relays: &Relays) -> String {
     let rows = relays.relays.iter();
     let rows = rows.map(|relay| {
         (
-            relay,
+            relay.clone(),
             show::bytes(relay.bytes_up),
             show::bytes(relay.bytes_down),
         )
     });
     let flows = match relays.packet_flows.as_slice() {
         [] => String::new(),
-        flows => format!("\npacket path\n{}", show::packet_flows(flows)),
+        flows => format!("\npacket path\n{}", table(show::PACKET_FLOWS, flows, 3)),
     };
-    show::relays(rows) + &flows + &left_out(relays)
+    table(show::RELAYS, rows, 5) + &flows + &left_out(relays)
 }
 
 /// Which relays are missing from the list, and why.
@@ -363,7 +363,7 @@ impl Busiest {
         let rows = self.relays.iter();
         let rows = rows.map(|busy| {
             (
-                &busy.relay,
+                busy.relay.clone(),
                 show::rate(busy.up_bytes_per_second),
                 show::rate(busy.down_bytes_per_second),
             )
@@ -373,7 +373,7 @@ impl Busiest {
         } else {
             ""
         };
-        head + &show::relays(rows) + rest
+        head + &table(show::RELAYS, rows, 5) + rest
     }
 }
 

@@ -42,13 +42,20 @@ enum Level {
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
-    check: &'static str,
+struct Verdict {
     level: Level,
     what: String,
     /// The fix; empty when there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     fix: String,
+}
+
+/// A result with the name of its check.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    #[serde(flatten)]
+    verdict: Verdict,
 }
 
 /// The output of `doctor --json`.
@@ -66,17 +73,19 @@ impl Diagnosis {
         } else {
             [&[], &[]]
         };
-        let findings: Vec<Finding> = checks::ALL
-            .iter()
-            .chain(interception)
-            .chain(routers)
-            .chain(&cores::ALL)
-            .flat_map(|check| check(host, config))
+        let tables = [&checks::ALL[..], interception, routers, &cores::ALL];
+        let results = tables.into_iter().flatten().flat_map(|(name, check)| {
+            let verdicts = check(host, config).into_iter();
+            verdicts.map(|verdict| (*name, verdict))
+        });
+        let results = results.chain(others::settings(host, config));
+        let findings: Vec<Finding> = results
+            .map(|(check, verdict)| Finding { check, verdict })
             .collect();
         let count = |level| {
             findings
                 .iter()
-                .filter(|finding| finding.level == level)
+                .filter(|finding| finding.verdict.level == level)
                 .count()
         };
         Self {
@@ -88,15 +97,15 @@ impl Diagnosis {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for finding in &self.findings {
-            let level = match finding.level {
+        for Finding { check, verdict } in &self.findings {
+            let level = match verdict.level {
                 Level::Ok => "ok  ",
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
-            let _ = writeln!(text, "{level}  {:<14} {}", finding.check, finding.what);
-            if !finding.fix.is_empty() {
-                let _ = writeln!(text, "{:20} -> {}", "", finding.fix);
+            let _ = writeln!(text, "{level}  {check:<14} {}", verdict.what);
+            if !verdict.fix.is_empty() {
+                let _ = writeln!(text, "{:20} -> {}", "", verdict.fix);
             }
         }
         let _ = writeln!(text, "\n{} failed, {} warnings", self.failed, self.warned);

@@ -38,7 +38,7 @@ pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, bridges_filter, link
 pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;
-pub(crate) use tuning::{Tuning, recommendations};
+pub(crate) use tuning::{Recommendation, Tuning, recommendations};
 
 /// Interval of the check whether sockets have ended.
 const LAST_WORDS_INTERVAL: Duration = Duration::from_millis(20);

@@ -514,12 +514,11 @@ fn start_worker(
     let (explicit, fixed) = listeners::open(config, settings, (index, home), inherited)?;
     let settings = worker::Settings {
         index,
-        multipath: listeners::open_multipath(&listeners, settings),
         listeners,
         explicit,
         fixed,
         replay_guard: Arc::clone(replay_guard),
-        socket_mark: config.transparent.socket_mark,
+        sockets: settings,
         policy: Arc::clone(policy),
     };
     let worker_log = ends.log().clone();

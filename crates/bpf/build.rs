@@ -59,6 +59,8 @@ fn main() {
         }
     }
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
+    let types = fs::read_to_string("src/types.h").expect("it is there");
+    fs::write(out.join("stats.rs"), stats(&types)).expect("OUT_DIR is there to write to");
     for header in [
         "bypass.h",
         "helpers.h",
@@ -81,6 +83,21 @@ fn main() {
     ] {
         println!("cargo:rerun-if-changed=src/{header}");
     }
+}
+
+/// The rows of `STATS` in `types.h` as an array of names and documentation.
+fn stats(types: &str) -> String {
+    // Each has two strings, between its first quotation mark and its last.
+    let rows = types.split("\tSTAT(").skip(1).map(|row| {
+        let strings = row.split('"').skip(1).step_by(2).take(2);
+        strings
+            .map(|string| format!("{string:?}, "))
+            .collect::<String>()
+    });
+    format!(
+        "[{}]",
+        rows.map(|row| format!("({row}),\n")).collect::<String>()
+    )
 }
 
 fn compile(source: &str, object: &Path) {

@@ -279,7 +279,7 @@ fn followed_config(route: &str) -> Config {
     let by_rome = chain::NextHop::Hop(path);
     let name = "to rome".into();
     chains.chains = vec![chain::Chain { name, path }];
-    let prefix = |bits| posthaste_relay::policy::Prefix::new([203, 0, 113, 0].into(), bits);
+    let prefix = |bits| Prefix::new([203, 0, 113, 0].into(), bits);
     chains.planned = Some(chain::Planned {
         egresses: chain::Prefixes::new([(prefix(24).unwrap(), 0)]),
         toward: vec![chain::Toward {

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{present, query, show};
+use super::show::{self, Column};
+use super::{present, query};
 use crate::api::chains::{
-    AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chains, Explanation, Health, NextHops, Size,
+    AppliedPlan, AppliedRoute, AppliedRule, Candidate, Chain, Chains, Explanation, Health,
+    NextHops, Peer, Route, Size,
 };
 use crate::api::packets::{DataPath, Reason};
 use crate::chains::{Question, explain as explain_config};
@@ -108,57 +110,42 @@ fn list(chains: &Chains) -> String {
         some => format!("explicit listeners at {}", some.join(", ")),
     };
     let mut text = format!("node {id}, {listeners}\n\n");
-    text += &peers(chains);
+    text += &show::table(PEERS, &chains.peers, 4);
     for peer in &chains.peers {
         if let Some(why) = &peer.failure {
             let _ = writeln!(text, "({}: the last hop that failed: {why})", peer.name);
         }
     }
     text.push('\n');
-    text += &all_chains(chains);
+    text += &show::table(CHAINS, &chains.chains, 4);
     text.push('\n');
-    text += &routes(chains);
+    text += &show::table(ROUTES, &chains.routes, 3);
     if chains.incomplete {
         text.push_str("(a worker was too busy to report what it observed)\n");
     }
     text
 }
 
-/// The `chains` tables of peers. Many flows without a warm hop show a pool that is too small, many
-/// lost hops a peer or a path that drops them.
-fn peers(chains: &Chains) -> String {
-    let head = [
-        "PEER",
-        "ID",
-        "ADDRESS",
-        "STATE",
-        "RTT MS",
-        "WARM HOPS",
-        "TAKEN",
-        "IN VAIN",
-        "LOST",
-    ];
-    let rows = chains.peers.iter().map(|peer| {
-        let mut warm = peer.waiting.to_string();
-        if peer.dialing > 0 {
-            let _ = write!(warm, " (+{})", peer.dialing);
-        }
-        if peer.pool_max == 0 {
-            "off".clone_into(&mut warm);
-        }
-        [
-            peer.name.clone(),
-            peer.id.to_string(),
-            peer.address.clone(),
-            state(&peer.health),
-            round_trip(peer.rtt_us),
-            warm,
-            peer.taken.to_string(),
-            peer.missed.to_string(),
-            peer.lost.to_string(),
-        ]
-    });
-    show::table(head, rows, 4)
+/// The peers. Many flows without a warm hop show a pool that is too small, many lost hops a peer or a
+/// path that drops them.
+const PEERS: &[Column<Peer>] = &[
+    ("PEER", |peer| peer.name.clone()),
+    ("ID", |peer| peer.id.to_string()),
+    ("ADDRESS", |peer| peer.address.clone()),
+    ("STATE", |peer| state(&peer.health)),
+    ("RTT MS", |peer| round_trip(peer.rtt_us)),
+    ("WARM HOPS", warm_hops),
+    ("TAKEN", |peer| peer.taken.to_string()),
+    ("IN VAIN", |peer| peer.missed.to_string()),
+    ("LOST", |peer| peer.lost.to_string()),
+];
+
+fn warm_hops(peer: &Peer) -> String {
+    match (peer.pool_max, peer.dialing) {
+        (0, _) => "off".to_owned(),
+        (_, 0) => peer.waiting.to_string(),
+        (_, dialing) => format!("{} (+{dialing})", peer.waiting),
+    }
 }
 
 fn round_trip(rtt_us: Option<u64>) -> String {
@@ -166,42 +153,32 @@ fn round_trip(rtt_us: Option<u64>) -> String {
     rtt_us.map_or_else(|| "-".to_owned(), in_ms)
 }
 
-fn all_chains(chains: &Chains) -> String {
-    let head = ["CHAIN", "STATE", "NODES"];
-    let rows = chains.chains.iter().map(|chain| {
-        [
-            chain.name.clone(),
-            state(&chain.health),
-            chain.nodes.join(" > "),
-        ]
-    });
-    show::table(head, rows, 4)
-}
+const CHAINS: &[Column<Chain>] = &[
+    ("CHAIN", |chain| chain.name.clone()),
+    ("STATE", |chain| state(&chain.health)),
+    ("NODES", |chain| chain.nodes.join(" > ")),
+];
 
-fn routes(chains: &Chains) -> String {
-    let head = ["ROUTE", "FOR", "WAYS"];
-    let rows = chains.routes.iter().map(|route| {
-        let parts = [
-            ("to", &route.destinations),
-            ("from", &route.sources),
-            ("ports", &route.ports),
-        ];
-        let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
-        let parts: Vec<_> = parts
-            .map(|(word, list)| format!("{word} {}", list.join(", ")))
-            .collect();
-        let matched = if parts.is_empty() {
-            "all".into()
-        } else {
-            parts.join(" ")
-        };
-        [
-            route.number.to_string(),
-            matched,
-            in_order(&route.next_hops),
-        ]
-    });
-    show::table(head, rows, 3)
+const ROUTES: &[Column<Route>] = &[
+    ("ROUTE", |route| route.number.to_string()),
+    ("FOR", matched),
+    ("WAYS", |route| in_order(&route.next_hops)),
+];
+
+/// What a route is for.
+fn matched(route: &Route) -> String {
+    let parts = [
+        ("to", &route.destinations),
+        ("from", &route.sources),
+        ("ports", &route.ports),
+    ];
+    let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
+    let parts = parts.map(|(word, list)| format!("{word} {}", list.join(", ")));
+    let parts: Vec<_> = parts.collect();
+    match parts.as_slice() {
+        [] => "all".into(),
+        parts => parts.join(" "),
+    }
 }
 
 /// The candidates in a line, the one that is taken in brackets.

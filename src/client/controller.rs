@@ -9,7 +9,9 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{http, show};
+use super::http;
+use super::links::loss;
+use super::show::{self, Column};
 use crate::verb;
 use posthaste_controller::documents::{Link, Links, Node, Nodes, Status};
 
@@ -98,44 +100,44 @@ fn text(overview: &Overview) -> String {
         plan.chains,
         plan.followed_by
     );
-    let head = ["NODE", "ID", "STATE", "FOR", "FROM", "PLAN", "CLOCK"];
-    text += &show::table(head, nodes.iter().map(node), 5);
-    let head = ["LINK", "", "REPORTED", "BACK", "RTT", "LOSS"];
-    let rows = links.links.iter().map(link);
-    let _ = write!(text, "\n{}", show::table(head, rows, 4));
+    text += &show::table(NODES, nodes, 5);
+    let _ = write!(text, "\n{}", show::table(LINKS, &links.links, 4));
     if links.incomplete {
         text.push_str("(there are more; the API has all)\n");
     }
     text
 }
 
-fn node(node: &Node) -> [String; 7] {
-    let absent = || "-".to_owned();
-    [
-        node.name.clone(),
-        node.id.to_string(),
-        node.state.clone(),
-        node.connected_seconds.map_or_else(absent, seconds),
-        node.from.clone().unwrap_or_else(absent),
-        node.holds
-            .map_or_else(absent, |stamp| format!("{}.{}", stamp.epoch, stamp.version)),
-        node.clock_offset_seconds
-            .map_or_else(absent, |offset| format!("{offset:+.3}s")),
-    ]
-}
+const NODES: &[Column<Node>] = &[
+    ("NODE", |node| node.name.clone()),
+    ("ID", |node| node.id.to_string()),
+    ("STATE", |node| node.state.clone()),
+    ("FOR", |node| or_absent(node.connected_seconds.map(seconds))),
+    ("FROM", |node| or_absent(node.from.clone())),
+    ("PLAN", |node| {
+        let held = node.holds;
+        or_absent(held.map(|held| format!("{}.{}", held.epoch, held.version)))
+    }),
+    ("CLOCK", |node| {
+        let offset = node.clock_offset_seconds;
+        or_absent(offset.map(|offset| format!("{offset:+.3}s")))
+    }),
+];
 
-fn link(link: &Link) -> [String; 6] {
-    let absent = || "-".to_owned();
-    let disputed = if link.disputed { " (disputed)" } else { "" };
-    [
-        link.from.clone(),
-        link.to.clone(),
-        link.reported.clone().unwrap_or_else(absent),
-        link.reported_back.clone().unwrap_or_else(absent) + disputed,
-        link.rtt_us.map_or_else(absent, show::micros),
-        link.loss_ppm
-            .map_or_else(absent, |ppm| format!("{:.1}%", f64::from(ppm) / 10_000.0)),
-    ]
+const LINKS: &[Column<Link>] = &[
+    ("LINK", |link| link.from.clone()),
+    ("", |link| link.to.clone()),
+    ("REPORTED", |link| or_absent(link.reported.clone())),
+    ("BACK", |link| {
+        let disputed = if link.disputed { " (disputed)" } else { "" };
+        or_absent(link.reported_back.clone()) + disputed
+    }),
+    ("RTT", |link| or_absent(link.rtt_us.map(show::micros))),
+    ("LOSS", |link| loss(link.loss_ppm)),
+];
+
+fn or_absent(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 fn seconds(seconds: f64) -> String {

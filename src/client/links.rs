@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use super::{present, query, show};
+use super::show::{self, Column};
+use super::{present, query};
 use crate::verb::AdminArgs;
 use posthaste_measure::documents::{Link, Links};
 
@@ -32,39 +33,37 @@ fn list(links: &Links) -> String {
         let _ = writeln!(text, "packets refused: {}", refused.join(", "));
     }
     text.push('\n');
-    let head = [
-        "PEER",
-        "STATE",
-        "MEASURED BY",
-        "RTT",
-        "MEAN",
-        "JITTER",
-        "LOSS",
-        "AGE",
-        "EVERY",
-    ];
-    let rows = links.links.iter().map(row);
-    text + &show::table(head, rows, 3)
+    text + &show::table(LINKS, &links.links, 3)
 }
 
-fn row(link: &Link) -> [String; 9] {
-    let micros = |time: Option<u32>| time.map_or_else(|| "-".into(), show::micros);
-    let source = link.source.clone().unwrap_or_else(|| "-".into());
+const LINKS: &[Column<Link>] = &[
+    ("PEER", |link| link.peer.clone()),
+    ("STATE", |link| link.state.clone()),
+    ("MEASURED BY", measured_by),
+    ("RTT", |link| micros(link.rtt_us)),
+    ("MEAN", |link| micros(link.smoothed_us)),
+    ("JITTER", |link| micros(link.jitter_us)),
+    ("LOSS", |link| loss(link.loss_ppm)),
+    ("AGE", |link| {
+        link.age_ms.map_or_else(|| "-".into(), show::span)
+    }),
+    ("EVERY", |link| show::span(link.interval_ms)),
+];
+
+fn measured_by(link: &Link) -> String {
+    let source = link.source.as_deref().unwrap_or("-");
     let blocked = if link.udp_blocked { " (no UDP)" } else { "" };
-    [
-        link.peer.clone(),
-        link.state.clone(),
-        format!("{source}{blocked}"),
-        micros(link.rtt_us),
-        micros(link.smoothed_us),
-        micros(link.jitter_us),
-        link.loss_ppm.map_or_else(
-            || "-".into(),
-            |ppm| format!("{:.1}%", f64::from(ppm) / 10_000.0),
-        ),
-        link.age_ms.map_or_else(|| "-".into(), show::span),
-        show::span(link.interval_ms),
-    ]
+    format!("{source}{blocked}")
+}
+
+fn micros(time: Option<u32>) -> String {
+    time.map_or_else(|| "-".into(), show::micros)
+}
+
+/// A loss in parts per million.
+pub(super) fn loss(ppm: Option<u32>) -> String {
+    let percent = ppm.map(|ppm| format!("{:.1}%", f64::from(ppm) / 10_000.0));
+    percent.unwrap_or_else(|| "-".into())
 }
 
 #[cfg(test)]

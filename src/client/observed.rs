@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `observed` verb: the profiles that a node has learned.
 
-use super::{observed_by, present, show};
+use super::show::{self, Column};
+use super::{observed_by, present};
 use crate::api::observed::{Destination, Observed};
 use crate::verb::AdminArgs;
 
@@ -12,39 +13,30 @@ pub(crate) fn observed(args: &AdminArgs, limit: usize) -> anyhow::Result<()> {
 }
 
 fn list(observed: &Observed) -> String {
-    let head = [
-        "SERVICE",
-        "CLIENT",
-        "STATE",
-        "CLIENT RTT",
-        "SERVER RTT",
-        "NAT",
-        "AGE",
-    ];
-    let rows = observed.destinations.iter().map(row);
     let more = if observed.incomplete {
         "(there are more; --limit COUNT)\n"
     } else {
         ""
     };
-    show::table(head, rows, 3) + more
+    show::table(COLUMNS, &observed.destinations, 3) + more
 }
 
-fn row(one: &Destination) -> [String; 7] {
+const COLUMNS: &[Column<Destination>] = &[
+    ("SERVICE", |one| one.server.to_string()),
+    ("CLIENT", |one| one.client.to_string()),
+    ("STATE", |one| one.state.clone()),
+    ("CLIENT RTT", |one| format!("{:.1} ms", one.client_rtt_ms)),
+    ("SERVER RTT", |one| format!("{:.1} ms", one.server_rtt_ms)),
+    ("NAT", nat),
+    ("AGE", |one| show::span(show::millis(one.age_seconds))),
+];
+
+fn nat(one: &Destination) -> String {
     let nat = match (one.source_translated, one.destination_translated) {
         (false, false) => "-",
         (true, false) => "source",
         (false, true) => "destination",
         (true, true) => "both",
     };
-    let rtt = |ms: f64| format!("{ms:.1} ms");
-    [
-        one.server.to_string(),
-        one.client.to_string(),
-        one.state.clone(),
-        rtt(one.client_rtt_ms),
-        rtt(one.server_rtt_ms),
-        nat.into(),
-        show::span(show::millis(one.age_seconds)),
-    ]
+    nat.into()
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Formats the node's responses as text.
 
+use std::borrow::Borrow;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ pub(super) fn all(status: &Status) -> String {
         text.push_str(&controller(follow));
     }
     ends(&mut text, status);
-    text.push_str(&rules(&status.rules));
+    let _ = write!(text, "\n{}", table(RULES, &status.rules, 1));
     section(
         &mut text,
         "workers",
@@ -183,102 +184,80 @@ fn section<'a>(
 }
 
 /// Average durations and total savings of the relays of each rule.
-fn rules(rules: &[Rule]) -> String {
-    const HEAD: [&str; 7] = [
-        "RULE",
-        "ENDED",
-        "CONNECT",
-        "FIRST BYTE",
-        "SAVED TO FIRST BYTE",
-        "SAVED TO END",
-        "SLOWER",
-    ];
-    let mean = |times: &Histogram| match times.count {
-        0 => "-".to_owned(),
-        count => short(times.sum / count as f64),
-    };
-    let rows = rules.iter().map(|rule| {
-        let saved = &rule.saved;
-        [
-            rule.name.clone(),
-            rule.duration_seconds.count.to_string(),
-            mean(&rule.connect_seconds),
-            mean(&rule.first_byte_seconds),
-            short(saved.first_byte_seconds),
-            short(saved.end_seconds),
-            saved.slower.to_string(),
-        ]
-    });
-    format!("\n{}", table(HEAD, rows, 1))
-}
-
-/// The head of a table of relays.
-const HEAD: [&str; 8] = [
-    "ID", "CLIENT", "SERVER", "RULE", "PHASE", "AGE", "UP", "DOWN",
+const RULES: &[Column<Rule>] = &[
+    ("RULE", |rule| rule.name.clone()),
+    ("ENDED", |rule| rule.duration_seconds.count.to_string()),
+    ("CONNECT", |rule| mean(&rule.connect_seconds)),
+    ("FIRST BYTE", |rule| mean(&rule.first_byte_seconds)),
+    ("SAVED TO FIRST BYTE", |rule| {
+        short(rule.saved.first_byte_seconds)
+    }),
+    ("SAVED TO END", |rule| short(rule.saved.end_seconds)),
+    ("SLOWER", |rule| rule.saved.slower.to_string()),
 ];
 
-/// The `relays list` verb: totals; in `top`, the last two columns are rates.
-pub(super) fn relays<'a>(relays: impl Iterator<Item = (&'a Relay, String, String)>) -> String {
-    let rows = relays.map(|(relay, up, down)| {
-        [
-            relay.id.clone(),
-            relay.client.clone(),
-            relay.server.clone(),
-            relay.rule.clone(),
-            relay.phase.clone(),
-            span(relay.age_ms),
-            up,
-            down,
-        ]
-    });
-    table(HEAD, rows, 5)
+fn mean(times: &Histogram) -> String {
+    match times.count {
+        0 => "-".to_owned(),
+        count => short(times.sum / count as f64),
+    }
 }
+
+/// A relay, and what it moved toward the server and toward the client: totals or rates.
+pub(super) type Moved = (Relay, String, String);
+
+/// The relays of `relays list` and `top`.
+pub(super) const RELAYS: &[Column<Moved>] = &[
+    ("ID", |(relay, ..)| relay.id.clone()),
+    ("CLIENT", |(relay, ..)| relay.client.clone()),
+    ("SERVER", |(relay, ..)| relay.server.clone()),
+    ("RULE", |(relay, ..)| relay.rule.clone()),
+    ("PHASE", |(relay, ..)| relay.phase.clone()),
+    ("AGE", |(relay, ..)| span(relay.age_ms)),
+    ("UP", |(_, up, _)| up.clone()),
+    ("DOWN", |(.., down)| down.clone()),
+];
 
 /// The flows of the packet path in the `relays list` verb.
-pub(super) fn packet_flows(flows: &[Flow]) -> String {
-    const HEAD: [&str; 7] = ["CLIENT", "SERVER", "PHASE", "AGE", "IDLE", "UP", "DOWN"];
-    let rows = flows.iter().map(|flow| {
-        [
-            flow.client.clone(),
-            flow.server.clone(),
-            flow.phase.clone(),
-            span(flow.age_ms),
-            span(flow.idle_ms),
-            bytes(flow.bytes_up),
-            bytes(flow.bytes_down),
-        ]
-    });
-    table(HEAD, rows, 3)
-}
+pub(super) const PACKET_FLOWS: &[Column<Flow>] = &[
+    ("CLIENT", |flow| flow.client.clone()),
+    ("SERVER", |flow| flow.server.clone()),
+    ("PHASE", |flow| flow.phase.clone()),
+    ("AGE", |flow| span(flow.age_ms)),
+    ("IDLE", |flow| span(flow.idle_ms)),
+    ("UP", |flow| bytes(flow.bytes_up)),
+    ("DOWN", |flow| bytes(flow.bytes_down)),
+];
+
+/// A column of a table: its title, and the cell of a row.
+pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
 
 /// Columns as wide as their widest cell; those after the first `left` are right-aligned.
-pub(crate) fn table<const N: usize>(
-    head: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+pub(crate) fn table<T>(
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item: Borrow<T>>,
     left: usize,
 ) -> String {
-    let head = std::iter::once(head.map(Into::into));
-    let rows: Vec<[String; N]> = head.chain(rows).collect();
-    let width = |column: usize| {
-        rows.iter()
-            // Characters, as the widths of a format count, and not bytes.
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
+    let head = columns.iter().map(|(title, _)| (*title).to_owned());
+    let mut lines: Vec<Vec<String>> = vec![head.collect()];
+    for row in rows {
+        lines.push(columns.iter().map(|(_, cell)| cell(row.borrow())).collect());
+    }
     let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+    for line in &lines {
+        let mut cells = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            // Characters, as the widths of a format count, and not bytes.
+            let widths = lines.iter().map(|line| line[column].chars().count());
+            let width = widths.max().unwrap_or(0);
             let _ = if column < left {
-                write!(line, "{cell:<width$}  ")
+                write!(cells, "{cell:<width$}  ")
             } else {
-                write!(line, "{cell:>width$}  ")
+                write!(cells, "{cell:>width$}  ")
             };
         }
         // The last column is padded, too.
-        text.push_str(line.trim_end());
+        text.push_str(cells.trim_end());
         text.push('\n');
     }
     text
@@ -481,7 +460,8 @@ mod tests {
             bytes_up: 1,
             bytes_down: 2,
         };
-        let text = relays([(&relay, "1 B".to_owned(), "2 B".to_owned())].into_iter());
+        let moved = (relay, "1 B".to_owned(), "2 B".to_owned());
+        let text = table(RELAYS, [moved], 5);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],

@@ -4,31 +4,30 @@
 use caps::Capability;
 
 use super::host::{Host, Presence};
-use super::{Finding, Level, listening, multipath, others};
+use super::{Level, Verdict, listening, multipath};
 use posthaste_config::Config;
 use posthaste_daemon::privileges;
 
-/// A pure function of the snapshot and the configuration.
-pub(super) type Check = fn(&Host, &Config) -> Vec<Finding>;
+/// The name of a check, and a pure function of the snapshot and the configuration.
+pub(super) type Check = (&'static str, fn(&Host, &Config) -> Vec<Verdict>);
 
 /// The checks for every node, in the order they are shown.
-pub(super) const ALL: [Check; 16] = [
-    configuration,
-    kernel,
-    bpf,
-    capabilities,
-    node,
-    listening::listening,
-    open_files,
-    pipes,
-    accept_queue,
-    congestion,
-    buffers,
-    timestamps,
-    cookies,
-    time_wait,
-    others::settings,
-    multipath::multipath,
+pub(super) const ALL: [Check; 15] = [
+    ("configuration", configuration),
+    ("kernel", kernel),
+    ("bpf", bpf),
+    ("capabilities", capabilities),
+    ("node", node),
+    ("listening", listening::listening),
+    ("open files", open_files),
+    ("pipes", pipes),
+    ("accept queue", accept_queue),
+    ("congestion", congestion),
+    ("buffers", buffers),
+    ("timestamps", timestamps),
+    ("SYN cookies", cookies),
+    ("TIME_WAIT", time_wait),
+    ("multipath", multipath::multipath),
 ];
 
 /// Oldest supported kernel, and the first with TCX links.
@@ -43,34 +42,20 @@ const RELAYS_FEW: u64 = 16_384;
 /// Sockets in TIME_WAIT that the kernel should be able to keep.
 const TIME_WAIT_MIN: u64 = 16_384;
 
-pub(super) fn ok(check: &'static str, what: impl Into<String>) -> Vec<Finding> {
-    vec![finding(check, Level::Ok, what, "")]
+pub(super) fn ok(what: impl Into<String>) -> Vec<Verdict> {
+    vec![verdict(Level::Ok, what, "")]
 }
 
-pub(super) fn warn(
-    check: &'static str,
-    what: impl Into<String>,
-    fix: impl Into<String>,
-) -> Vec<Finding> {
-    vec![finding(check, Level::Warn, what, fix)]
+pub(super) fn warn(what: impl Into<String>, fix: impl Into<String>) -> Vec<Verdict> {
+    vec![verdict(Level::Warn, what, fix)]
 }
 
-pub(super) fn fail(
-    check: &'static str,
-    what: impl Into<String>,
-    fix: impl Into<String>,
-) -> Vec<Finding> {
-    vec![finding(check, Level::Fail, what, fix)]
+pub(super) fn fail(what: impl Into<String>, fix: impl Into<String>) -> Vec<Verdict> {
+    vec![verdict(Level::Fail, what, fix)]
 }
 
-pub(super) fn finding(
-    check: &'static str,
-    level: Level,
-    what: impl Into<String>,
-    fix: impl Into<String>,
-) -> Finding {
-    Finding {
-        check,
+pub(super) fn verdict(level: Level, what: impl Into<String>, fix: impl Into<String>) -> Verdict {
+    Verdict {
         level,
         what: what.into(),
         fix: fix.into(),
@@ -78,20 +63,19 @@ pub(super) fn finding(
 }
 
 /// `findings`, or an OK if there are none.
-pub(super) fn or_ok(findings: Vec<Finding>, check: &'static str, what: &str) -> Vec<Finding> {
+pub(super) fn or_ok(findings: Vec<Verdict>, what: &str) -> Vec<Verdict> {
     if findings.is_empty() {
-        ok(check, what)
+        ok(what)
     } else {
         findings
     }
 }
 
-fn kernel(host: &Host, _: &Config) -> Vec<Finding> {
+fn kernel(host: &Host, _: &Config) -> Vec<Verdict> {
     let (major, minor) = host.kernel;
     if host.kernel < KERNEL_MIN {
         let what = format!("Linux {major}.{minor} is older than 6.1");
         return fail(
-            "kernel",
             what,
             "install a kernel of 6.1 or newer; 6.6 or newer is better",
         );
@@ -101,34 +85,31 @@ fn kernel(host: &Host, _: &Config) -> Vec<Finding> {
             "Linux {major}.{minor}: no TCX links, a killed node leaves tc filters that pass everything"
         );
         return warn(
-            "kernel",
             what,
             "posthaste teardown removes them; Linux 6.6 or newer has none",
         );
     }
-    ok("kernel", format!("Linux {major}.{minor}"))
+    ok(format!("Linux {major}.{minor}"))
 }
 
-fn bpf(host: &Host, _: &Config) -> Vec<Finding> {
+fn bpf(host: &Host, _: &Config) -> Vec<Verdict> {
     // Exists exactly where the kernel has CONFIG_BPF_SYSCALL.
     if host.setting("kernel/unprivileged_bpf_disabled").is_none() {
         return fail(
-            "bpf",
             "the kernel has no bpf() system call",
             "use a kernel with CONFIG_BPF_SYSCALL",
         );
     }
     match host.number("net/core/bpf_jit_enable") {
         Some(0) => warn(
-            "bpf",
             "the BPF compiler is off: every packet costs more",
             "sysctl -w net.core.bpf_jit_enable=1",
         ),
-        _ => ok("bpf", "BPF programs are compiled"),
+        _ => ok("BPF programs are compiled"),
     }
 }
 
-fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
+fn capabilities(host: &Host, _: &Config) -> Vec<Verdict> {
     // CAP_BPF and CAP_PERFMON were split off from it in Linux 5.8, and it still includes them.
     let includes = host.has(Capability::CAP_SYS_ADMIN);
     let split_off = [Capability::CAP_BPF, Capability::CAP_PERFMON];
@@ -137,8 +118,7 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     });
     let findings = lacking.map(|(capability, why)| {
         let what = format!("this process lacks {capability}, needed {why}");
-        finding(
-            "capabilities",
+        verdict(
             Level::Fail,
             what,
             "run as root, or as the systemd unit does",
@@ -146,8 +126,7 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     });
     // An upstream connection keeps the client's port, and bind(2) to a low one needs this.
     let ports = (!host.has(Capability::CAP_NET_BIND_SERVICE)).then(|| {
-        finding(
-            "capabilities",
+        verdict(
             Level::Warn,
             "without CAP_NET_BIND_SERVICE clients with ports below 1024 (NFS, rsh) are forwarded, not relayed",
             "grant CAP_NET_BIND_SERVICE, as the systemd unit does",
@@ -155,49 +134,40 @@ fn capabilities(host: &Host, _: &Config) -> Vec<Finding> {
     });
     or_ok(
         findings.chain(ports).collect(),
-        "capabilities",
         "this process may do what a node does",
     )
 }
 
 /// The warnings of the `check` verb.
-fn configuration(_: &Host, config: &Config) -> Vec<Finding> {
+fn configuration(_: &Host, config: &Config) -> Vec<Verdict> {
     let warnings = config.warnings.iter();
     let findings = warnings.map(|warning| {
         let fix = "correct the configuration; posthaste check FILE shows what it means";
-        finding("configuration", Level::Warn, warning, fix)
+        verdict(Level::Warn, warning, fix)
     });
-    or_ok(
-        findings.collect(),
-        "configuration",
-        "it is as it was probably meant",
-    )
+    or_ok(findings.collect(), "it is as it was probably meant")
 }
 
-fn node(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "node";
+fn node(host: &Host, config: &Config) -> Vec<Verdict> {
     let leftover = host.rules.iter().any(crate::host::Rule::is_ours);
     match &host.node {
         Presence::Answers => {
             let socket = config.admin_socket.display();
-            ok(check, format!("a node runs here and answers at {socket}"))
+            ok(format!("a node runs here and answers at {socket}"))
         }
         Presence::Unknown(why) => warn(
-            check,
             format!("cannot determine whether a node runs here: {why}"),
             "run doctor as root, or as who may use the admin socket",
         ),
         Presence::None if leftover => warn(
-            check,
             "our routing rule is there, but no node answers: one was killed, or setup was run",
             "posthaste teardown, unless a node with another admin socket runs",
         ),
-        Presence::None => ok(check, "no node runs, and none left anything behind"),
+        Presence::None => ok("no node runs, and none left anything behind"),
     }
 }
 
-fn open_files(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "open files";
+fn open_files(host: &Host, _: &Config) -> Vec<Verdict> {
     // A relay has two sockets.
     let room = host.files_max / 2;
     let what = format!(
@@ -206,49 +176,40 @@ fn open_files(host: &Host, _: &Config) -> Vec<Finding> {
     );
     if room < RELAYS_FEW {
         return warn(
-            check,
             what,
             "LimitNOFILE=1048576 in the systemd unit, or ulimit -n",
         );
     }
-    ok(check, what)
+    ok(what)
 }
 
 /// Pipes are 1 MiB each; without CAP_SYS_RESOURCE a user's pipes share a limit.
-fn pipes(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "pipes";
+fn pipes(host: &Host, _: &Config) -> Vec<Verdict> {
     let pages = host.number("fs/pipe-user-pages-soft").unwrap_or(0);
     if host.has(Capability::CAP_SYS_RESOURCE) || pages == 0 {
-        return ok(check, "pipes may be as large as needed");
+        return ok("pipes may be as large as needed");
     }
     let what = format!(
         "without CAP_SYS_RESOURCE {pages} pages are shared by all pipes: bulk flows cost more CPU"
     );
     warn(
-        check,
         what,
         "grant CAP_SYS_RESOURCE, or sysctl -w fs.pipe-user-pages-soft=0",
     )
 }
 
-fn accept_queue(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "accept queue";
+fn accept_queue(host: &Host, _: &Config) -> Vec<Verdict> {
     let length = host.number("net/core/somaxconn").unwrap_or(ACCEPT_QUEUE);
     // listen(2) caps its backlog at this setting without an error, and a full queue drops the
     // client's ACK.
     if length < ACCEPT_QUEUE {
         let what = format!("at most {length} clients may wait to be accepted");
-        return warn(
-            check,
-            what,
-            format!("sysctl -w net.core.somaxconn={ACCEPT_QUEUE}"),
-        );
+        return warn(what, format!("sysctl -w net.core.somaxconn={ACCEPT_QUEUE}"));
     }
-    ok(check, format!("{length} clients may wait to be accepted"))
+    ok(format!("{length} clients may wait to be accepted"))
 }
 
-fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "congestion";
+fn congestion(host: &Host, config: &Config) -> Vec<Verdict> {
     let known = host
         .setting("net/ipv4/tcp_available_congestion_control")
         .unwrap_or_default();
@@ -260,18 +221,17 @@ fn congestion(host: &Host, config: &Config) -> Vec<Finding> {
     let findings = missing.map(|(who, name)| {
         let what = format!("{who} requires {name}, which this kernel lacks");
         let fix = format!("modprobe tcp_{name}, or choose another");
-        finding(check, Level::Fail, what, fix)
+        verdict(Level::Fail, what, fix)
     });
-    let findings: Vec<Finding> = findings.collect();
+    let findings: Vec<Verdict> = findings.collect();
     // CUBIC, the default, takes random loss for congestion (RFC 9438).
     if findings.is_empty() && !known("bbr") {
         return warn(
-            check,
             "no BBR: goodput suffers on paths with random loss",
             "use a kernel with CONFIG_TCP_CONG_BBR",
         );
     }
-    or_ok(findings, check, "BBR is there")
+    or_ok(findings, "BBR is there")
 }
 
 /// The congestion controls in the configuration, and where they are set.
@@ -290,8 +250,7 @@ fn requested(config: &Config) -> impl Iterator<Item = (String, &str)> {
     rules.chain(peers)
 }
 
-fn buffers(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "buffers";
+fn buffers(host: &Host, _: &Config) -> Vec<Verdict> {
     let mut findings = Vec::new();
     for key in ["tcp_rmem", "tcp_wmem"] {
         let setting = host.setting(&format!("net/ipv4/{key}")).unwrap_or_default();
@@ -305,7 +264,6 @@ fn buffers(host: &Host, _: &Config) -> Vec<Finding> {
             let what =
                 format!("net.ipv4.{key} ends at {most} bytes: long fast hops cannot be filled");
             findings.extend(warn(
-                check,
                 what,
                 format!(
                     "sysctl -w net.ipv4.{key}=\"4096 131072 {}\"",
@@ -314,33 +272,30 @@ fn buffers(host: &Host, _: &Config) -> Vec<Finding> {
             ));
         }
     }
-    or_ok(findings, check, "socket buffers may grow enough")
+    or_ok(findings, "socket buffers may grow enough")
 }
 
 /// An upstream connection keeps the client's port; if that port was connected to the server a
 /// moment ago, only timestamps allow reusing it.
-fn timestamps(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "timestamps";
+fn timestamps(host: &Host, _: &Config) -> Vec<Verdict> {
     if host.number("net/ipv4/tcp_timestamps") == Some(0) {
         let what =
             "TCP timestamps are off: a client that reuses a port soon cannot keep it upstream";
-        return warn(check, what, "sysctl -w net.ipv4.tcp_timestamps=1");
+        return warn(what, "sysctl -w net.ipv4.tcp_timestamps=1");
     }
-    ok(check, "TCP timestamps are on")
+    ok("TCP timestamps are on")
 }
 
-fn cookies(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "SYN cookies";
+fn cookies(host: &Host, _: &Config) -> Vec<Verdict> {
     // With cookies a full SYN queue still admits clients; `check_cookie` finds their last ACK.
     if host.number("net/ipv4/tcp_syncookies") == Some(0) {
         let what = "SYN cookies are off: a flood of SYNs keeps clients out";
-        return warn(check, what, "sysctl -w net.ipv4.tcp_syncookies=1");
+        return warn(what, "sysctl -w net.ipv4.tcp_syncookies=1");
     }
-    ok(check, "SYN cookies are on")
+    ok("SYN cookies are on")
 }
 
-fn time_wait(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "TIME_WAIT";
+fn time_wait(host: &Host, _: &Config) -> Vec<Verdict> {
     let most = host
         .number("net/ipv4/tcp_max_tw_buckets")
         .unwrap_or(TIME_WAIT_MIN);
@@ -349,7 +304,7 @@ fn time_wait(host: &Host, _: &Config) -> Vec<Finding> {
         let what = format!(
             "only {most} sockets may be in TIME_WAIT: late segments of old connections may be taken for new"
         );
-        return warn(check, what, "sysctl -w net.ipv4.tcp_max_tw_buckets=262144");
+        return warn(what, "sysctl -w net.ipv4.tcp_max_tw_buckets=262144");
     }
-    ok(check, format!("{most} sockets may be in TIME_WAIT"))
+    ok(format!("{most} sockets may be in TIME_WAIT"))
 }

@@ -7,18 +7,24 @@
 
 use std::collections::BTreeSet;
 
-use super::checks::{Check, finding, ok, or_ok, warn};
+use super::checks::{Check, ok, or_ok, verdict, warn};
 use super::host::Host;
 use super::interception::wanted;
 use super::topology::{Card, Cpus, as_list, as_mask};
-use super::{Finding, Level};
+use super::{Level, Verdict};
 use posthaste_config::Config;
 
 #[cfg(test)]
 mod tests;
 
 /// The checks, in the order they are shown.
-pub(super) const ALL: [Check; 5] = [workers, queues, numa, balancer, hash];
+pub(super) const ALL: [Check; 5] = [
+    ("workers", workers),
+    ("receive queues", queues),
+    ("NUMA", numa),
+    ("irqbalance", balancer),
+    ("RSS", hash),
+];
 
 /// Most interrupts listed in a fix.
 const NAMED_MAX: usize = 4;
@@ -62,17 +68,16 @@ fn stays(workers: usize, cpus: &Cpus) -> bool {
     workers > 1 && cpus.len() == workers && served(cpus, workers).len() == workers
 }
 
-fn workers(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "workers";
+fn workers(host: &Host, config: &Config) -> Vec<Verdict> {
     let (workers, cpus) = (config.node.workers, &host.topology.allowed);
     if workers == 1 {
-        return ok(check, "one worker has every flow");
+        return ok("one worker has every flow");
     }
     let (count, names) = (cpus.len(), as_list(cpus));
     if count != workers {
         let what = format!("{workers} workers may run on {count} CPUs: none stays on one");
         let fix = "leave out node.workers, and set in the unit which CPUs to use: CPUAffinity=";
-        return warn(check, what, fix);
+        return warn(what, fix);
     }
     if !stays(workers, cpus) {
         let served = served(cpus, workers).len();
@@ -80,16 +85,12 @@ fn workers(host: &Host, config: &Config) -> Vec<Finding> {
             "CPUs {names}: by their numbers modulo {workers}, SYNs go to {served} of {workers} workers"
         );
         let fix = "choose CPUs that follow each other: CPUAffinity= in the unit";
-        return warn(check, what, fix);
+        return warn(what, fix);
     }
-    ok(
-        check,
-        format!("each of {workers} has one of the CPUs {names}"),
-    )
+    ok(format!("each of {workers} has one of the CPUs {names}"))
 }
 
-fn queues(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "receive queues";
+fn queues(host: &Host, config: &Config) -> Vec<Verdict> {
     let (workers, allowed) = (config.node.workers, &host.topology.allowed);
     let findings = cards(host, config).filter_map(|card| {
         let arrivals = card.arrivals();
@@ -108,11 +109,10 @@ fn queues(host: &Host, config: &Config) -> Vec<Finding> {
             return None;
         };
         let fix = spread(card, &near(host, card), workers);
-        Some(finding(check, Level::Warn, what, fix))
+        Some(verdict(Level::Warn, what, fix))
     });
     or_ok(
         findings.collect(),
-        check,
         "packets arrive on the CPUs of all workers, or on those of local senders",
     )
 }
@@ -156,11 +156,10 @@ fn spread(card: &Card, cpus: &Cpus, workers: usize) -> String {
 }
 
 /// Data in the caches of one NUMA node's CPUs is expensive for the others.
-fn numa(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "NUMA";
+fn numa(host: &Host, config: &Config) -> Vec<Verdict> {
     let (allowed, nodes) = (&host.topology.allowed, &host.topology.nodes);
     if nodes.len() < 2 {
-        return ok(check, "all CPUs are equally near to everything");
+        return ok("all CPUs are equally near to everything");
     }
     let placed: Vec<(&Card, usize)> = cards(host, config)
         .filter_map(|card| Some((card, card.node?)))
@@ -172,7 +171,7 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
             "{} hangs on NUMA node {node} and {} on {elsewhere}: every flow crosses",
             first.interface, other.interface
         );
-        return warn(check, what, "use ports of cards at one NUMA node");
+        return warn(what, "use ports of cards at one NUMA node");
     }
     let findings = placed.iter().flat_map(|&(card, node)| {
         let cpus = nodes.get(&node).cloned().unwrap_or_default();
@@ -191,25 +190,23 @@ fn numa(host: &Host, config: &Config) -> Vec<Finding> {
             let fix = format!(
                 "CPUAffinity={list}, NUMAPolicy=bind and NUMAMask={node} in the unit: systemctl edit posthaste"
             );
-            finding(check, Level::Warn, what, fix)
+            verdict(Level::Warn, what, fix)
         });
         let packets = (!strayed.is_empty()).then(|| {
             let strayed = named(&strayed);
             let what = format!("{name}: packets arrive on {strayed}, not at NUMA node {node}");
-            finding(check, Level::Warn, what, spread(card, &near(host, card), cpus.len()))
+            verdict(Level::Warn, what, spread(card, &near(host, card), cpus.len()))
         });
         workers.into_iter().chain(packets)
     });
     or_ok(
         findings.collect(),
-        check,
         "workers and packets are at the NUMA node of the cards",
     )
 }
 
 /// irqbalance moves interrupts to idle CPUs, and flows with them.
-fn balancer(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "irqbalance";
+fn balancer(host: &Host, config: &Config) -> Vec<Verdict> {
     let movable = cards(host, config).find(|card| card.interrupts.len() > 1);
     match movable.filter(|_| host.topology.balanced && config.node.workers > 1) {
         Some(card) => {
@@ -218,16 +215,15 @@ fn balancer(host: &Host, config: &Config) -> Vec<Finding> {
                 format!("irqbalance runs and may move the interrupts of {name} to other CPUs");
             let fix = "systemctl disable --now irqbalance, then place the interrupts; or name them \
                           with --banirq= in its options";
-            warn(check, what, fix)
+            warn(what, fix)
         }
-        None => ok(check, "nothing moves the interrupts of receive queues"),
+        None => ok("nothing moves the interrupts of receive queues"),
     }
 }
 
 /// Upstream connections have their client's address and port: if the hash of a flow is the same in
 /// both directions, the packets of both its connections arrive on one CPU.
-fn hash(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "RSS";
+fn hash(host: &Host, config: &Config) -> Vec<Verdict> {
     let findings = cards(host, config).filter(|card| {
         let hashed = card.interrupts.len() > 1 && config.node.workers > 1;
         // A driver that does not report its hash may have a symmetric one.
@@ -240,11 +236,10 @@ fn hash(host: &Host, config: &Config) -> Vec<Finding> {
             "ethtool -X {name} xfrm symmetric-xor, or ethtool -X {name} hkey {SYMMETRIC_KEY}, alike on all \
              interfaces"
         );
-        finding(check, Level::Warn, what, fix)
+        verdict(Level::Warn, what, fix)
     });
     or_ok(
         findings.collect(),
-        check,
         "no card is known to part the two directions of a flow",
     )
 }

@@ -2,23 +2,23 @@
 //! The checks of what prevents interception: interfaces and their offloads, forwarding, source
 //! validation, marks, firewalls, connection tracking.
 
-use super::checks::{Check, fail, finding, ok, or_ok, warn};
+use super::checks::{Check, fail, ok, or_ok, verdict, warn};
 use super::host::{Host, Interface};
-use super::{Finding, Level};
+use super::{Level, Verdict};
 use crate::host::{self, Framing};
 use posthaste_config::Config;
 
 /// The checks for a node that intercepts flows, in the order they are shown.
 pub(super) const ALL: [Check; 9] = [
-    interfaces,
-    forwarding_v4,
-    forwarding_v6,
-    reverse_path,
-    marks,
-    firewall,
-    conntrack,
-    early_demux,
-    offloads,
+    ("interfaces", interfaces),
+    ("forwarding", forwarding_v4),
+    ("forwarding", forwarding_v6),
+    ("reverse path", reverse_path),
+    ("marks", marks),
+    ("firewall", firewall),
+    ("conntrack", conntrack),
+    ("early demux", early_demux),
+    ("offloads", offloads),
 ];
 
 /// The interfaces a node would intercept on.
@@ -32,14 +32,14 @@ pub(super) fn wanted<'a>(
     host.interfaces.iter().filter(fits)
 }
 
-fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
+fn interfaces(host: &Host, config: &Config) -> Vec<Verdict> {
     let links: Vec<_> = host
         .interfaces
         .iter()
         .map(|interface| interface.link.clone())
         .collect();
     let gaps = host::gaps(&config.transparent, &links);
-    let mut findings: Vec<Finding> = gaps
+    let mut findings: Vec<Verdict> = gaps
         .into_iter()
         .map(|gap| {
             let level = if gap.is_fatal {
@@ -47,7 +47,7 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
             } else {
                 Level::Warn
             };
-            finding("interfaces", level, gap.what, gap.fix)
+            verdict(level, gap.what, gap.fix)
         })
         .collect();
     // Of interfaces with names `gaps` reports these.
@@ -59,7 +59,6 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
                 interface.link.name
             );
             findings.extend(warn(
-                "interfaces",
                 what,
                 "its flows are forwarded; name the others in transparent.interfaces",
             ));
@@ -73,41 +72,36 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Finding> {
         .collect();
     if usable.is_empty() && findings.is_empty() {
         return warn(
-            "interfaces",
             "no interface is up to intercept on",
             "a node attaches to interfaces when they come",
         );
     }
-    or_ok(findings, "interfaces", &usable.join(", "))
+    or_ok(findings, &usable.join(", "))
 }
 
-fn forwarding_v4(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "forwarding";
+fn forwarding_v4(host: &Host, config: &Config) -> Vec<Verdict> {
     if host.number("net/ipv4/ip_forward") != Some(1) {
         let what = "this host does not forward IPv4: there is nothing to relay";
-        return fail(check, what, "sysctl -w net.ipv4.ip_forward=1");
+        return fail(what, "sysctl -w net.ipv4.ip_forward=1");
     }
     // The setting counts for the packets that arrive at an interface.
     let idle = wanted(host, config).filter(|interface| interface.link.up && !interface.forwards_v4);
     let findings = idle.map(|interface| {
         let name = &interface.link.name;
         let what = format!("{name}: does not forward IPv4");
-        finding(
-            check,
+        verdict(
             Level::Warn,
             what,
             format!("sysctl -w net.ipv4.conf.{name}.forwarding=1"),
         )
     });
-    or_ok(findings.collect(), check, "IPv4 is forwarded")
+    or_ok(findings.collect(), "IPv4 is forwarded")
 }
 
-fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "forwarding";
+fn forwarding_v6(host: &Host, config: &Config) -> Vec<Verdict> {
     // Redirected packets are delivered by a route over lo.
     if host.setting("net/ipv6/conf/lo/disable_ipv6") != Some("0") {
         return warn(
-            check,
             "IPv6 is off on lo: no IPv6 flow is relayed",
             "sysctl -w net.ipv6.conf.lo.disable_ipv6=0",
         );
@@ -116,17 +110,16 @@ fn forwarding_v6(host: &Host, config: &Config) -> Vec<Finding> {
         .map(|interface| interface.forwards_v6)
         .peekable();
     if all.peek().is_none() || all.any(|forwards| forwards) {
-        return ok(check, "IPv6 is forwarded");
+        return ok("IPv6 is forwarded");
     }
     let what = "this host does not forward IPv6: no IPv6 flow is relayed";
-    warn(check, what, "sysctl -w net.ipv6.conf.all.forwarding=1")
+    warn(what, "sysctl -w net.ipv6.conf.all.forwarding=1")
 }
 
 /// Redirected packets are marked. With `src_valid_mark` the source of a packet is validated by the
 /// rules for its mark, which lead to a local route: with a reverse path filter everything is
 /// dropped, without one `accept_local` is needed.
-fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "reverse path";
+fn reverse_path(host: &Host, config: &Config) -> Vec<Verdict> {
     let all = |key: &str| {
         host.number(&format!("net/ipv4/conf/all/{key}"))
             .unwrap_or(0)
@@ -147,27 +140,21 @@ fn reverse_path(host: &Host, config: &Config) -> Vec<Finding> {
             let fix = format!(
                 "sysctl -w net.ipv4.conf.all.src_valid_mark=0 net.ipv4.conf.{name}.src_valid_mark=0 (wg-quick sets it)"
             );
-            findings.extend(fail(check, what, fix));
+            findings.extend(fail(what, fix));
         } else if !(interface.accept_local || all("accept_local") != 0) {
             let what = format!(
                 "{name}: src_valid_mark without accept_local drops every redirected packet"
             );
             findings.extend(fail(
-                check,
                 what,
                 format!("sysctl -w net.ipv4.conf.{name}.accept_local=1"),
             ));
         }
     }
-    or_ok(
-        findings,
-        check,
-        "source validation lets redirected packets in",
-    )
+    or_ok(findings, "source validation lets redirected packets in")
 }
 
-fn marks(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "marks";
+fn marks(host: &Host, config: &Config) -> Vec<Verdict> {
     let ours = &config.transparent;
     let mut findings = Vec::new();
     for rule in host.rules.iter().filter(|rule| !rule.is_ours()) {
@@ -180,7 +167,6 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
                 rule.priority
             );
             findings.extend(warn(
-                check,
                 what,
                 "choose other bits for transparent.mark and transparent.socket_mark",
             ));
@@ -190,18 +176,14 @@ fn marks(host: &Host, config: &Config) -> Vec<Finding> {
                 "a rule of another program (priority {}) uses table {}",
                 rule.priority, ours.table
             );
-            findings.extend(warn(check, what, "choose another transparent.table"));
+            findings.extend(warn(what, "choose another transparent.table"));
         }
     }
     if host.table_taken {
         let what = format!("routing table {} has routes that are not ours", ours.table);
-        findings.extend(fail(check, what, "choose another transparent.table"));
+        findings.extend(fail(what, "choose another transparent.table"));
     }
-    or_ok(
-        findings,
-        check,
-        "the fwmark bits and the routing table are free",
-    )
+    or_ok(findings, "the fwmark bits and the routing table are free")
 }
 
 /// Whether some flows are relayed without observation: what blocks relays breaks them.
@@ -210,42 +192,39 @@ fn vouches(config: &Config) -> bool {
 }
 
 /// Redirected packets are delivered locally: they pass INPUT, not FORWARD.
-fn firewall(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "firewall";
+fn firewall(host: &Host, config: &Config) -> Vec<Verdict> {
     if !vouches(config) {
-        return ok(check, "only what the firewall lets pass is relayed");
+        return ok("only what the firewall lets pass is relayed");
     }
     let mark = config.transparent.mark;
     let findings = host.firewalls.iter().map(|name| {
         let what = format!("{name} is active: flows of rules with observe = false pass its INPUT rules and not its FORWARD rules");
         let fix = format!("accept packets with mark {mark:#x}/{mark:#x} in its INPUT rules, or observe = true");
-        finding(check, Level::Warn, what, fix)
+        verdict(Level::Warn, what, fix)
     });
     or_ok(
         findings.collect(),
-        check,
         "no firewall manager found (firewalld, ufw, docker)",
     )
 }
 
 /// Unless one of them has another port, both connections of a relay have one 4-tuple with different
 /// sequence numbers; conntrack marks their packets INVALID.
-fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "conntrack";
+fn conntrack(host: &Host, config: &Config) -> Vec<Verdict> {
     let tracks = host
         .number("net/netfilter/nf_conntrack_count")
         // The module may be loaded without a rule that has connections tracked.
         .is_some_and(|count| count > 0);
     if !tracks {
-        return ok(check, "no connections are tracked");
+        return ok("no connections are tracked");
     }
     if !vouches(config) {
         let what = "connections are tracked: relays use ports of their own to servers";
-        return ok(check, what);
+        return ok(what);
     }
     // Then only RST segments outside of the window are INVALID (nf_conntrack-sysctl).
     if host.number("net/netfilter/nf_conntrack_tcp_be_liberal") == Some(1) {
-        return ok(check, "connections are tracked, liberally");
+        return ok("connections are tracked, liberally");
     }
     let (mark, socket_mark) = (config.transparent.mark, config.transparent.socket_mark);
     let what = "connections are tracked: a rule that drops INVALID packets breaks relays of rules with observe = false";
@@ -253,21 +232,20 @@ fn conntrack(host: &Host, config: &Config) -> Vec<Finding> {
         "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or notrack the marks {mark:#x} (prerouting) and \
          {socket_mark:#x} (output)"
     );
-    warn(check, what, fix)
+    warn(what, fix)
 }
 
 /// Early demultiplexing makes leftover sockets swallow packets.
-fn early_demux(host: &Host, _: &Config) -> Vec<Finding> {
+fn early_demux(host: &Host, _: &Config) -> Vec<Verdict> {
     let what = if host.number("net/ipv4/tcp_early_demux") == Some(0) {
         "early demultiplexing is off: leftover sockets are harmless, local delivery costs a little more"
     } else {
         "early demultiplexing is on: the node, its guard and teardown destroy leftover sockets"
     };
-    ok("early demux", what)
+    ok(what)
 }
 
-fn offloads(host: &Host, config: &Config) -> Vec<Finding> {
-    let check = "offloads";
+fn offloads(host: &Host, config: &Config) -> Vec<Verdict> {
     let mut findings = Vec::new();
     for interface in wanted(host, config).filter(|interface| interface.link.up) {
         let name = &interface.link.name;
@@ -275,14 +253,14 @@ fn offloads(host: &Host, config: &Config) -> Vec<Finding> {
             let what = format!(
                 "{name}: generic receive offload is off: every segment costs as much as a large one"
             );
-            findings.extend(warn(check, what, format!("ethtool -K {name} gro on")));
+            findings.extend(warn(what, format!("ethtool -K {name} gro on")));
         }
         if interface.lro == Some(true) {
             let what = format!(
                 "{name}: large receive offload is on, which spoils packets that are forwarded"
             );
-            findings.extend(warn(check, what, format!("ethtool -K {name} lro off")));
+            findings.extend(warn(what, format!("ethtool -K {name} lro off")));
         }
     }
-    or_ok(findings, check, "receive offloads are as they should be")
+    or_ok(findings, "receive offloads are as they should be")
 }

@@ -8,13 +8,11 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use socket2::{Domain, Socket, Type};
 
-use super::Finding;
-use super::checks::{fail, ok, or_ok};
+use super::Verdict;
+use super::checks::{fail, ok, or_ok, warn};
 use super::host::{Host, Presence};
 use crate::reach;
 use posthaste_config::Config;
-
-const CHECK: &str = "listening";
 
 /// An address where a node could not listen, and why.
 #[derive(Clone, Debug)]
@@ -76,22 +74,19 @@ fn admin(path: &Path) -> Option<Closed> {
 }
 
 /// The addresses where a node could not listen.
-pub(super) fn listening(host: &Host, config: &Config) -> Vec<Finding> {
+pub(super) fn listening(host: &Host, config: &Config) -> Vec<Verdict> {
     if host.node != Presence::None {
-        return ok(
-            CHECK,
-            "a node that runs, or may run, has its addresses: none was tried",
-        );
+        return ok("a node that runs, or may run, has its addresses: none was tried");
     }
-    let mut findings: Vec<Finding> = host.closed.iter().flat_map(finding).collect();
+    let mut findings: Vec<Verdict> = host.closed.iter().flat_map(verdicts).collect();
     if let Some(why) = reach::obstacle(config) {
         let (what, fix) = why.rsplit_once(": ").unwrap_or((&why, ""));
-        findings.extend(super::checks::warn(CHECK, what, fix));
+        findings.extend(warn(what, fix));
     }
-    or_ok(findings, CHECK, "a node could listen wherever it is to")
+    or_ok(findings, "a node could listen wherever it is to")
 }
 
-fn finding(closed: &Closed) -> Vec<Finding> {
+fn verdicts(closed: &Closed) -> Vec<Verdict> {
     let Closed { key, port, .. } = closed;
     let (what, fix) = match (closed.why, port) {
         (_, 0) => (
@@ -115,5 +110,5 @@ fn finding(closed: &Closed) -> Vec<Finding> {
             "choose another address".into(),
         ),
     };
-    fail(CHECK, what, fix)
+    fail(what, fix)
 }

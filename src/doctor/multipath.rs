@@ -3,53 +3,45 @@
 
 use caps::Capability;
 use posthaste_config::Config;
-use posthaste_relay::policy::{Action, Multipath, Rule};
+use posthaste_relay::policy::Rule;
 
-use super::Finding;
+use super::Verdict;
 use super::checks::{or_ok, warn};
 use super::host::Host;
 
-const NAME: &str = "multipath";
-
-pub(super) fn multipath(host: &Host, config: &Config) -> Vec<Finding> {
+pub(super) fn multipath(host: &Host, config: &Config) -> Vec<Verdict> {
     if !config.policy.wants_multipath() && config.multipath_listeners.is_empty() {
         return Vec::new();
     }
     if host.number("net/mptcp/enabled") != Some(1) {
         return warn(
-            NAME,
             "this kernel has no Multipath TCP: its connections are left to their servers",
             "sysctl -w net.mptcp.enabled=1, or a kernel with CONFIG_MPTCP",
         );
     }
     let findings = ports(host, config).into_iter().chain(congestion(config));
-    or_ok(findings.collect(), NAME, "the kernel has Multipath TCP")
-}
-
-fn converts(rule: &&Rule) -> bool {
-    rule.action == Action::Relay && rule.multipath == Multipath::Convert
+    or_ok(findings.collect(), "the kernel has Multipath TCP")
 }
 
 /// Further paths join only at a listener with the port of their destination.
-fn ports(host: &Host, config: &Config) -> Vec<Finding> {
-    let converted = config.policy.rules.iter().any(|rule| converts(&rule));
+fn ports(host: &Host, config: &Config) -> Vec<Verdict> {
+    let converted = config.policy.rules.iter().any(Rule::converts_multipath);
     if !converted || host.has(Capability::CAP_NET_BIND_SERVICE) {
         return Vec::new();
     }
     warn(
-        NAME,
         "without CAP_NET_BIND_SERVICE no further path joins a connection to a port below 1024",
         "grant CAP_NET_BIND_SERVICE, as the systemd unit does",
     )
 }
 
 /// BBR without the queue discipline `fq` reached 6.3 to 8.0 of 9.56 Mbit/s over two paths, CUBIC 9.3.
-fn congestion(config: &Config) -> Vec<Finding> {
-    let mut rules = config.policy.rules.iter().filter(converts);
-    let bbr = rules.find(|rule| rule.downstream.congestion.as_deref() == Some("bbr"));
+fn congestion(config: &Config) -> Vec<Verdict> {
+    let bbr = config.policy.rules.iter().find(|rule| {
+        rule.converts_multipath() && rule.downstream.congestion.as_deref() == Some("bbr")
+    });
     bbr.map_or_else(Vec::new, |rule| {
         warn(
-            NAME,
             format!(
                 "rule {}: BBR uses several paths less well than CUBIC",
                 rule.name

@@ -5,26 +5,23 @@
 //! A node observes before it relays, so most of them do no harm. A feature that makes the node only
 //! forward gives a warning.
 
-use super::Finding;
-use super::checks::{Check, finding, ok, or_ok, warn};
+use super::Verdict;
+use super::checks::{Check, ok, or_ok, verdict, warn};
 use super::host::Host;
 use crate::host::nftables::{BaseChain, Hook};
 use posthaste_config::Config;
 
 /// The checks of routers for a node that intercepts flows, in the order they are shown.
 pub(super) const ALL: [Check; 8] = [
-    nat,
-    forward_rules,
-    own_rules,
-    limits,
-    legacy_iptables,
-    policy_routing,
-    bridges,
-    flowtables,
+    ("NAT", nat),
+    ("forward rules", forward_rules),
+    ("own rules", own_rules),
+    ("limits", limits),
+    ("iptables", legacy_iptables),
+    ("policy routing", policy_routing),
+    ("bridges", bridges),
+    ("flowtables", flowtables),
 ];
-
-/// Name of the check of the chains that relays pass instead of FORWARD.
-const OWN_RULES: &str = "own rules";
 
 /// The names of the base chains of a kind.
 fn names(host: &Host, is_wanted: impl Fn(&BaseChain) -> bool) -> String {
@@ -34,8 +31,7 @@ fn names(host: &Host, is_wanted: impl Fn(&BaseChain) -> bool) -> String {
     names.join(", ")
 }
 
-fn nat(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "NAT";
+fn nat(host: &Host, _: &Config) -> Vec<Verdict> {
     let of = |hook| names(host, |chain| chain.translates && chain.hook == hook);
     let (sources, destinations) = (of(Hook::Postrouting), of(Hook::Prerouting));
     let mut findings = Vec::new();
@@ -43,18 +39,18 @@ fn nat(host: &Host, _: &Config) -> Vec<Finding> {
         let what = format!(
             "sources are translated ({sources}): relays use the address that NAT gives their client"
         );
-        findings.extend(ok(check, what));
+        findings.extend(ok(what));
     }
     if !destinations.is_empty() {
         let what = format!(
             "destinations are translated ({destinations}): connections with another destination are forwarded"
         );
-        findings.extend(ok(check, what));
+        findings.extend(ok(what));
     }
-    or_ok(findings, check, "no addresses are translated by nftables")
+    or_ok(findings, "no addresses are translated by nftables")
 }
 
-fn forward_rules(host: &Host, _: &Config) -> Vec<Finding> {
+fn forward_rules(host: &Host, _: &Config) -> Vec<Verdict> {
     let drops = names(host, |chain| chain.hook == Hook::Forward && chain.drops);
     let what = match drops.as_str() {
         "" => "nftables forward what no rule forbids".into(),
@@ -62,11 +58,11 @@ fn forward_rules(host: &Host, _: &Config) -> Vec<Finding> {
             format!("{drops} drops what no rule accepts: what it does not let pass is not relayed")
         }
     };
-    ok("forward rules", what)
+    ok(what)
 }
 
 /// A relay's packets are this host's own: they pass its INPUT and OUTPUT rules.
-fn own_rules(host: &Host, config: &Config) -> Vec<Finding> {
+fn own_rules(host: &Host, config: &Config) -> Vec<Verdict> {
     let ours = &config.transparent;
     let findings = host.firewall.chains.iter().filter_map(|chain| {
         let mark = match chain.hook {
@@ -80,13 +76,12 @@ fn own_rules(host: &Host, config: &Config) -> Vec<Finding> {
     });
     or_ok(
         findings.collect(),
-        OWN_RULES,
         "nftables let relays' packets in and out",
     )
 }
 
 /// Reports a chain that drops packets of relays, which have this mark.
-fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
+fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Verdict {
     let name = &chain.name;
     let what = if chain.hook == Hook::Input {
         "refuses what no rule accepts: connections of clients that may not connect to this host itself are forwarded \
@@ -101,37 +96,35 @@ fn in_the_way(host: &Host, chain: &BaseChain, mark: u32) -> Finding {
         let managers = host.firewalls.join(", ");
         fix += &format!(" # {managers}: in its configuration too, or a reload removes it");
     }
-    finding(OWN_RULES, super::Level::Warn, format!("{name} {what}"), fix)
+    verdict(super::Level::Warn, format!("{name} {what}"), fix)
 }
 
 /// Rules in FORWARD do not count relayed flows, so a node does not relay there.
-fn limits(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "limits";
+fn limits(host: &Host, _: &Config) -> Vec<Verdict> {
     if host.firewall.limits.is_empty() {
-        return ok(check, "no nftables rule limits forwarded connections");
+        return ok("no nftables rule limits forwarded connections");
     }
     let what = format!(
         "rules that limit connections ({}) do not count relays: nothing is relayed that has to be observed",
         host.firewall.limits.join(", ")
     );
     let fix = "a rule with observe = false for destinations that may go past the limits";
-    warn(check, what, fix)
+    warn(what, fix)
 }
 
-fn legacy_iptables(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "iptables";
+fn legacy_iptables(host: &Host, _: &Config) -> Vec<Verdict> {
     if host.legacy_tables.is_empty() {
-        return ok(check, "legacy iptables has no tables here");
+        return ok("legacy iptables has no tables here");
     }
     let what = format!(
         "legacy iptables has tables here ({}): the kernel does not report changes and limits of its rules; changes count after observe.ttl",
         host.legacy_tables.join(", ")
     );
     let fix = "write the rules by iptables-nft or nft, or choose a smaller observe.ttl";
-    warn(check, what, fix)
+    warn(what, fix)
 }
 
-fn policy_routing(host: &Host, config: &Config) -> Vec<Finding> {
+fn policy_routing(host: &Host, config: &Config) -> Vec<Verdict> {
     let ours = |rule: &&crate::host::Rule| rule.is_ours() || rule.table == config.transparent.table;
     let rules = host.rules.iter().filter(|rule| !ours(rule));
     let mut choosing: Vec<String> = rules
@@ -150,10 +143,10 @@ fn policy_routing(host: &Host, config: &Config) -> Vec<Finding> {
             choosing.join(", ")
         )
     };
-    ok("policy routing", what)
+    ok(what)
 }
 
-fn bridges(host: &Host, config: &Config) -> Vec<Finding> {
+fn bridges(host: &Host, config: &Config) -> Vec<Verdict> {
     let wanted = |name: &str| config.transparent.wants(name);
     let ports = host
         .interfaces
@@ -177,14 +170,13 @@ fn bridges(host: &Host, config: &Config) -> Vec<Finding> {
             }
         ),
     };
-    ok("bridges", what)
+    ok(what)
 }
 
 /// On the device itself the tc programs get a packet before the flowtable does, and only
 /// established connections that pass the forward chain enter one (`__netif_receive_skb_core`,
 /// `nft_flow_offload_eval`). So handshakes are observed, and relays bypass it.
-fn flowtables(host: &Host, _: &Config) -> Vec<Finding> {
-    let check = "flowtables";
+fn flowtables(host: &Host, _: &Config) -> Vec<Verdict> {
     let of = |hardware| {
         let all = host.flowtables.iter();
         let names = all.filter(|table| table.hardware == hardware);
@@ -197,14 +189,14 @@ fn flowtables(host: &Host, _: &Config) -> Vec<Finding> {
         let what = format!(
             "{software} takes connections once they are established: handshakes are observed, relays do not use it"
         );
-        findings.extend(ok(check, what));
+        findings.extend(ok(what));
     }
     if !hardware.is_empty() {
         let what = format!(
             "{hardware} has network cards carry connections: those that are relayed are carried by this host's CPUs"
         );
         let fix = "a larger observe.gain_min, or action = \"forward\" for what CPUs cannot carry";
-        findings.extend(warn(check, what, fix));
+        findings.extend(warn(what, fix));
     }
-    or_ok(findings, check, "no connections are offloaded")
+    or_ok(findings, "no connections are offloaded")
 }

@@ -41,12 +41,14 @@ impl Inherited {
         Self(explicit.chain(fixed).map(&mut share).collect())
     }
 
-    /// The inherited listeners for a worker; if there are none, the one that `open` makes.
+    /// The inherited listeners for a worker; if there are none, the one that `open` makes. Those of
+    /// another protocol than `multipath` requests cannot be replaced without losing the handshakes
+    /// that they have begun.
     fn take(
         &mut self,
-        kind: Kind,
-        address: SocketAddr,
+        (kind, address): (Kind, SocketAddr),
         worker: u16,
+        multipath: bool,
         open: impl FnOnce() -> io::Result<Socket>,
     ) -> anyhow::Result<Vec<Socket>> {
         let shares = self.0.get_mut(&(kind, address));
@@ -57,6 +59,16 @@ impl Inherited {
             let opened = open().with_context(|| format!("open the listener {address}"))?;
             return Ok(vec![opened]);
         }
+        let can = sys::supports_multipath().is_ok();
+        let differs = |socket: &OwnedFd| match sys::is_multipath(socket) {
+            true => !multipath,
+            false => multipath && can,
+        };
+        ensure!(
+            !share.iter().any(differs),
+            "listener {address}: multipath changed: the running node and its successor need the same; restart the \
+             node instead"
+        );
         Ok(share.into_iter().map(Socket::from).collect())
     }
 }
@@ -71,19 +83,23 @@ pub(super) fn open(
 ) -> anyhow::Result<Opened> {
     let (mut explicit, mut fixed) = Opened::default();
     for address in &config.explicit {
-        let open = || match config.multipath_listeners.contains(address) {
+        let multipath = config.multipath_listeners.contains(address);
+        let open = || match multipath {
             true => open_addressed(*address, settings, sys::explicit_listener),
             false => sys::explicit_listener(*address, settings),
         };
-        explicit.extend(inherited.take(Kind::Explicit, *address, worker, open)?);
+        let kind = (Kind::Explicit, *address);
+        explicit.extend(inherited.take(kind, worker, multipath, open)?);
     }
     for each in &config.fixed {
         check(each, config)?;
-        let open = || match config.multipath_listeners.contains(&each.address) {
+        let multipath = config.multipath_listeners.contains(&each.address);
+        let open = || match multipath {
             true => open_addressed(each.address, settings, sys::fixed_listener),
             false => sys::fixed_listener(each.address, settings),
         };
-        let listeners = inherited.take(Kind::Fixed, each.address, worker, open)?;
+        let kind = (Kind::Fixed, each.address);
+        let listeners = inherited.take(kind, worker, multipath, open)?;
         fixed.extend(
             listeners
                 .into_iter()
@@ -113,18 +129,6 @@ fn open_addressed(
         Ok(()) => sys::addressed_multipath_listener(address, settings),
         Err(_) => otherwise(address, settings),
     }
-}
-
-/// Opens the listeners for clients of Multipath TCP, for the families of `transparent`; none where
-/// this host does not support it.
-pub(super) fn open_multipath(transparent: &[Socket], settings: SocketSettings) -> Vec<Socket> {
-    let families = transparent.iter().filter_map(|listener| {
-        let address = listener.local_addr().ok()?;
-        Some(address.is_ipv6())
-    });
-    families
-        .filter_map(|ipv6| sys::multipath_listener(ipv6, settings).ok())
-        .collect()
 }
 
 /// Refuses a destination at which this node listens: each connection would lead back to the

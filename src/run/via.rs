@@ -6,15 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
-use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
 use posthaste_config::{Capacity, Config};
 
 /// Default path of the configuration with the peers.
 const CONFIG: &str = "/etc/posthaste/node.toml";
-/// Congestion control of connections to nodes, if the kernel has it.
-const CONGESTION: &str = "bbr";
 
 /// The node.
 #[derive(Clone, Debug)]
@@ -74,8 +71,6 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
     if address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0 {
         bail!("--via {address}: expected the address and port of a node's explicit listener");
     }
-    let known = (Capacity::of_host().congestion)();
-    let there = known.iter().any(|name| name == CONGESTION);
     Ok(Peer {
         name: address.to_string().into(),
         // Any number: it stays within this process.
@@ -87,10 +82,7 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         source_addresses: Vec::new(),
         // Warm hops need a key.
         pool: PoolLimits { min: 0, max: 0 },
-        socket: SideOptions {
-            congestion: there.then(|| CONGESTION.to_owned()),
-            ..SideOptions::default()
-        },
+        socket: Capacity::of_host().hop_defaults(),
     })
 }
 

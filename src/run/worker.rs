@@ -2,7 +2,7 @@
 //! The worker that carries a command's connections.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -14,12 +14,7 @@ use nix::poll::PollTimeout;
 use nix::unistd::pipe2;
 use posthaste_bpf as bpf;
 use posthaste_relay::control::{Command, Handle};
-use posthaste_relay::flow::Flow;
-use posthaste_relay::frame::Frame;
-use posthaste_relay::intercept::{
-    BypassEnds, BypassStep, Closed, Direction, Event, HalfOpen, Intercept, MultipathListener,
-    Observed, PathSettings, Source,
-};
+use posthaste_relay::intercept::{Event, Intercept};
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
 
@@ -34,6 +29,11 @@ use crate::signals::Signals;
 /// Length of each listener's accept queue; the kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Without a mark: the programs recognise the sockets otherwise.
+const SOCKETS: SocketSettings = SocketSettings {
+    mark: 0,
+    backlog: BACKLOG,
+};
 /// How long bytes of the command may be in flight after its end: in total, and without progress.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(60);
 const LAST_WORDS_STILL: Duration = Duration::from_secs(3);
@@ -57,8 +57,7 @@ impl Worker {
         let mut settings = worker::Settings {
             index: 0,
             listeners: Vec::new(),
-            multipath: Vec::new(),
-            socket_mark: 0,
+            sockets: SOCKETS,
             explicit: Vec::new(),
             fixed: Vec::new(),
             replay_guard: Arc::default(),
@@ -115,13 +114,9 @@ impl Worker {
 
 /// Opens listeners on the loopback addresses; returns their ports.
 fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
-    let settings = SocketSettings {
-        mark: 0,
-        backlog: BACKLOG,
-    };
     let mut ports = bpf::Ports::default();
     for ipv6 in [false, true] {
-        let listener = match sys::transparent_listener(ipv6, settings) {
+        let listener = match sys::transparent_listener(ipv6, SOCKETS) {
             Ok(listener) => listener,
             // IPv6 is disabled on the host: it has no connections to redirect.
             Err(_) if ipv6 => continue,
@@ -144,7 +139,8 @@ fn listen(worker: &mut worker::Settings) -> anyhow::Result<bpf::Ports> {
 }
 
 /// The [`Intercept`] of a command's connections: they are complete when they arrive, and their
-/// clients are local processes, so there is nothing to report before and nothing to hold.
+/// clients are local processes, so there is nothing to report before and nothing to hold. Their
+/// packets do not cross this host.
 struct Capture {
     programs: Arc<bpf::Capture>,
     netns: u64,
@@ -192,88 +188,4 @@ impl Intercept for Capture {
         // Within this host a handshake is complete when it has begun.
         Duration::ZERO
     }
-
-    fn release_half_open(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
-
-    fn release_if_unchanged(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
-
-    fn reserve_half_open(&mut self, _flow: &Flow) -> io::Result<HalfOpen> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn admit(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn pass(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn inject(&mut self, _frame: &Frame, _direction: Direction) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn syn_option(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn validate_prefix(&mut self, _flow: &Flow) {}
-
-    fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
-
-    /// Nothing is forwarded that could be observed.
-    fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
-        None
-    }
-
-    fn source(&mut self, _flow: &Flow, _now: bool) -> Source {
-        Source::Client
-    }
-
-    fn record_no_answer(&mut self, _flow: &Flow) {}
-
-    fn block(&mut self) {}
-
-    /// The programs redirect connections, whatever protocol their sockets have.
-    fn set_multipath(&mut self, _ipv6: bool, _to: MultipathListener) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn set_token(&mut self, _token: u32, _server: Option<SocketAddr>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn has_token(&mut self, _token: u32) -> bool {
-        false
-    }
-
-    fn forward_joins(&mut self, _token: u32) {}
-
-    fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
-
-    fn begin_bypass(
-        &mut self,
-        _flow: &Flow,
-        _ends: &BypassEnds,
-        _deadline: Duration,
-    ) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn learn_bypass(&mut self, _flow: &Flow, _windows: [u32; 2]) -> bool {
-        false
-    }
-
-    fn step_bypass(&mut self, _flow: &Flow, _now: Duration) -> BypassStep {
-        BypassStep::GiveUp
-    }
-
-    fn settle_bypass(&mut self, _flow: &Flow) {}
-
-    fn end_bypass(&mut self, _flow: &Flow) {}
-
-    /// A command's packets do not cross the host: such sockets do no harm.
-    fn forget(&mut self, _closed: &[Closed]) {}
-
-    fn clear_failure(&mut self, _flow: &Flow) {}
 }

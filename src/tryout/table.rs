@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Ended, Outcome};
 use crate::api::observed::Observed;
-use crate::client::table;
+use crate::client::{Column, table};
 
 /// One service: medians in milliseconds, from the client's SYN at the node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,27 +89,23 @@ pub(super) fn text(outcome: &Outcome) -> String {
     if outcome.services.is_empty() {
         return text + "No connection crossed this host, or none was answered.\n";
     }
-    let ms = |value: Option<f64>| value.map_or_else(|| "-".into(), |ms| format!("{ms:.1}"));
-    let head = [
-        "SERVICE",
-        "RELAYED",
-        "CONNECT BEFORE",
-        "AFTER (ms)",
-        "FIRST BYTE BEFORE",
-        "AFTER (ms)",
-    ];
-    let rows = outcome.services.iter().map(|service| {
-        [
-            service.server.to_string(),
-            service.relayed.to_string(),
-            ms(service.connect_before_ms),
-            ms(service.connect_ms),
-            ms(service.first_byte_before_ms),
-            ms(service.first_byte_ms),
-        ]
-    });
     text.push('\n');
-    text + &table(head, rows, 1)
+    text + &table(COLUMNS, &outcome.services, 1)
+}
+
+const COLUMNS: &[Column<Service>] = &[
+    ("SERVICE", |service| service.server.to_string()),
+    ("RELAYED", |service| service.relayed.to_string()),
+    ("CONNECT BEFORE", |service| ms(service.connect_before_ms)),
+    ("AFTER (ms)", |service| ms(service.connect_ms)),
+    ("FIRST BYTE BEFORE", |service| {
+        ms(service.first_byte_before_ms)
+    }),
+    ("AFTER (ms)", |service| ms(service.first_byte_ms)),
+];
+
+fn ms(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |ms| format!("{ms:.1}"))
 }
 
 #[cfg(test)]

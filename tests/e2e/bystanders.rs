@@ -238,3 +238,22 @@ fn bound_service_avoids_transit() {
     }
     until_ended(&node, "finished", 2);
 }
+
+/// A service may begin to listen on the port of connections in transit, on all addresses.
+// promise: T10
+#[test]
+fn services_listen_on_ports_of_relays() {
+    for mode in MODES {
+        let network = line();
+        let listener = listen(network.server(), PORT);
+        let node = start(&network, &accepting(mode));
+        let open = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+        let service = listen(network.node(0), PORT);
+        for mut pair in open {
+            pair.check();
+            pair.close_client_first();
+        }
+        until_ended(&node, "finished", 2);
+        drop(service);
+    }
+}

@@ -82,7 +82,11 @@ fn ten_thousand_connections() {
     let node = start(&network, "");
     let listener = listen(network.server(), PORT);
     let accounts = Accounts::of(&node);
-    let expected = churn(&network, &listener, CONNECTIONS, THREADS);
+    let Churn {
+        expected,
+        abandoned,
+    } = churn(&network, &listener, CONNECTIONS, THREADS);
+    assert_eq!(abandoned, 0, "connections reset before their first byte");
     accounts.settle(&node, &expected);
     let lines = relay_lines(&node);
     assert_eq!(lines.len() as u64, CONNECTIONS);
@@ -92,27 +96,35 @@ fn ten_thousand_connections() {
     }
 }
 
-/// Makes `count` connections, so many at a time; how they should have ended at a node.
-pub(crate) fn churn(
-    network: &Network,
-    listener: &TcpListener,
-    count: u64,
-    threads: u64,
-) -> [(&'static str, u64); 3] {
+/// What connections came to.
+pub(crate) struct Churn {
+    /// How they should have ended at a node.
+    pub(crate) expected: [(&'static str, u64); 3],
+    /// Further connections at the server, reset before their first byte: a node gave up its hop
+    /// and retried.
+    pub(crate) abandoned: u64,
+}
+
+/// Makes `count` connections, so many at a time.
+pub(crate) fn churn(network: &Network, listener: &TcpListener, count: u64, threads: u64) -> Churn {
     assert!(count.is_multiple_of(ENDINGS.len() as u64));
     let (dialled, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let abandoned = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| be_client(network, listener, count, &dialled));
-            scope.spawn(|| be_server(listener, count, &accepted));
+            scope.spawn(|| be_server(listener, count, &accepted, &abandoned));
         }
     });
     let each = count / ENDINGS.len() as u64;
-    [
-        ("finished", 3 * each),
-        ("downstream_reset", each),
-        ("upstream_reset", each),
-    ]
+    Churn {
+        expected: [
+            ("finished", 3 * each),
+            ("downstream_reset", each),
+            ("upstream_reset", each),
+        ],
+        abandoned: abandoned.into_inner(),
+    }
 }
 
 /// Dials one connection after the other and plays its client.
@@ -131,14 +143,19 @@ fn be_client(network: &Network, listener: &TcpListener, count: u64, dialled: &At
 }
 
 /// Accepts one connection after the other and plays its server.
-fn be_server(listener: &TcpListener, count: u64, accepted: &AtomicU64) {
+fn be_server(listener: &TcpListener, count: u64, accepted: &AtomicU64, abandoned: &AtomicU64) {
     while accepted.fetch_add(1, Ordering::Relaxed) < count {
-        let (mut stream, peer) = accept(listener);
-        let mut number = [0; 8];
-        let plan = stream
-            .read_exact(&mut number)
-            .map(|()| Plan::new(u64::from_be_bytes(number)));
-        let plan = plan.unwrap_or_else(|error| panic!("server of {peer}: {error}"));
+        let (plan, stream) = loop {
+            let (mut stream, peer) = accept(listener);
+            let mut number = [0; 8];
+            match stream.read_exact(&mut number) {
+                Ok(()) => break (Plan::new(u64::from_be_bytes(number)), stream),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    abandoned.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => panic!("server of {peer}: {error}"),
+            }
+        };
         let played = play_server(plan, stream);
         played.unwrap_or_else(|error| panic!("server of {plan:?}: {error}"));
     }

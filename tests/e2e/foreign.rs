@@ -81,8 +81,10 @@ fn forged_own_addresses() {
 fn strict_reverse_path_sources() {
     let forged = SERVER_SIDE[0];
     for mode in MODES {
-        let network = Network::line([Link::Veth, Link::Veth]).rp_filter(1).build();
+        let network = Network::line([Link::Veth, Link::Veth]).build();
         let network = network.expect("root can build networks");
+        let strict = network.node(0).sysctl("net.ipv4.conf.all.rp_filter", "1");
+        strict.expect("a node has its own filter");
         let listener = listen(network.server(), PORT);
         let node = start(&network, &accepting(mode));
         let capture = Capture::start(network.server());

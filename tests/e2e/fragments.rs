@@ -2,6 +2,8 @@
 //! Connections with fragmented segments: from a router with a small MTU and senders without DF
 //! (IPv4), and from translators between the families (IPv6).
 
+mod split;
+
 use std::thread;
 
 use posthaste_lab::link::Link;
@@ -69,7 +71,7 @@ fn expect_relayed(node: &Node, count: u64) {
 // promise: T17
 #[test]
 fn fragments_of_relayed_flow() {
-    let small = Link::Veth.fragments(576);
+    let small = Link::Veth.rewrites(split::split);
     let network = network([small.clone(), small]);
     for mode in MODES {
         let node = start(&network, &accepting(mode));

@@ -91,10 +91,9 @@ fn syn_cookies_on_node() {
 #[test]
 fn reverse_path_filters_accept() {
     for filter in [1, 2] {
-        let network = Network::line([Link::Veth, Link::Veth])
-            .rp_filter(filter)
-            .build()
-            .unwrap();
+        let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
+        let (key, filter) = ("net.ipv4.conf.all.rp_filter", filter.to_string());
+        network.node(0).sysctl(key, &filter).unwrap();
         for mode in MODES {
             let node = start(&network, &accepting(mode));
             connect_each(&network);

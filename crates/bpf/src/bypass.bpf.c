@@ -167,7 +167,7 @@ static __always_inline __u32 packet_bytes(struct __sk_buff *skb, __u32 l2_bytes)
 		return bpf_ntohs(bytes);
 	}
 	bpf_skb_load_bytes(skb, l2_bytes + offsetof(struct ipv6hdr, payload_len), &bytes, 2);
-	/* Zero is a packet longer than the field can say (BIG TCP), which needs no padding. */
+	/* Zero is a packet too long for the field (BIG TCP), which needs no padding. */
 	return bytes ? bpf_ntohs(bytes) + sizeof(struct ipv6hdr) : skb->len - l2_bytes;
 }
 
@@ -308,7 +308,7 @@ static __always_inline void write_blocks(struct bypass_work *work)
 	option[1] = to;
 }
 
-/* Makes the packet what `out` says. */
+/* Makes the packet the segment `out`. */
 GLOBAL int write_segment(struct __sk_buff *skb)
 {
 	struct bypass_work *work = work_area();
@@ -369,7 +369,7 @@ static __always_inline void turn_round(struct __sk_buff *skb, const struct bypas
 	bpf_skb_store_bytes(skb, ETH_ALEN, from, ETH_ALEN, 0);
 }
 
-/* Makes the packet the reset of its sender that `out` says. */
+/* Makes the packet the reset `out` of its sender. */
 GLOBAL int send_back(struct __sk_buff *skb)
 {
 	struct bypass_work *work = work_area();
@@ -502,7 +502,7 @@ int bypass_out(struct __sk_buff *skb)
 	return phase <= BYPASS_CLAMPING || write_segment(skb) ? NEXT : DROP;
 }
 
-/* The tuple by which the kernel finds the socket that hears the first end of a flow. */
+/* The tuple by which the kernel finds the socket that receives from the first end of a flow. */
 static __always_inline __u32 fill_tuple_of(struct bpf_sock_tuple *tuple, const struct flow *flow)
 {
 	if (is_mapped(&flow->client)) {

@@ -81,7 +81,7 @@ struct bypass_pair {
 	__u64 looked_ns;  /* when user space last did (CLOCK_MONOTONIC) */
 };
 
-/* What one socket of the relay says. */
+/* The sequence numbers and windows of one socket of the relay. */
 struct bypass_socket {
 	__u32 sent;	/* snd_nxt */
 	__u32 acked;    /* snd_una */
@@ -165,8 +165,8 @@ static __always_inline void clear_blocks(struct bypass_segment *segment)
 		segment->first[i] = segment->last[i] = 0;
 }
 
-/* The window that the sender of a direction reads: up to its receiver's edge, whoever
- * acknowledges. */
+/* The window that the sender of a direction reads: up to its receiver's edge,
+ * whichever end acknowledges. */
 static __always_inline void promise_window(struct bypass_direction *acked,
 					   struct bypass_segment *segment)
 {
@@ -345,8 +345,8 @@ static __always_inline void probe(struct bypass_pair *pair, __u32 e, struct bypa
 }
 
 /* What a dead pair does with a segment. An end accepts a reset only by the number that it
- * expects next (RFC 5961 section 3), which its acknowledgement says. The first segment becomes
- * a probe of the other end, which may send nothing: nobody else may be there to do that. */
+ * expects next (RFC 5961 section 3), which is its acknowledgement number. The first segment becomes
+ * a probe of the other end, which may send nothing: no process may be there to do that. */
 static __always_inline int bury(struct bypass_pair *pair, __u32 e,
 				const struct bypass_segment *in, struct bypass_segment *out)
 {
@@ -509,7 +509,7 @@ static __always_inline int try_cut(struct bypass_pair *pair, __u32 now)
 	return BYPASS_STEP_DRAIN;
 }
 
-/* Adds what the sockets toward both ends say. What passed before the pair had its numbers is
+/* Adds the numbers of the sockets toward both ends. What passed before the pair had its numbers is
  * in there, what passes now may not be. */
 GLOBAL int learn_from_sockets(struct bypass_pair *pair, const struct bypass_socket *client,
 			      const struct bypass_socket *server)

@@ -141,7 +141,8 @@ static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
 	return at && parse_tcp(skb, pkt, at) ? at : 0;
 }
 
-static __always_inline __u32 lookup_rule(struct __sk_buff *skb, const struct packet *pkt)
+/* Acts on the verdict that `redirect` found for a SYN. */
+static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct packet *pkt)
 {
 	struct event_head event = {
 		.kind = EVENT_SYN,
@@ -206,6 +207,26 @@ static __always_inline struct bpf_sock *find_capable(struct __sk_buff *skb, stru
 	return find_multipath(skb, pkt, 0, loopback, listener->port);
 }
 
+/* The worker at which a path joins, by what its SYN and its third segment have in common:
+ * the kernel finds the connection by the token, whatever worker has it. */
+static __always_inline __u32 join_worker(const struct packet *pkt)
+{
+	return bpf_ntohs(pkt->flow.client_port) % workers;
+}
+
+/* A worker's listener for further paths, with the port of their destination: the kernel
+ * refuses one with another port than the connection's. Its address is none of a host: of
+ * 240.0.0.0/4 (RFC 1112 section 4), or 100::/64 (RFC 6666). */
+static __always_inline struct bpf_sock *find_join(struct __sk_buff *skb, struct packet *pkt,
+						  __u32 worker)
+{
+	struct multipath_listener *to = multipath_listener(listener_key(worker, pkt));
+
+	if (!to)
+		return NULL;
+	return find_multipath(skb, pkt, bpf_htonl(0x01000000), to->joins, pkt->flow.server_port);
+}
+
 /* Gives a SYN with MP_CAPABLE to the worker's listener. Paths may join from the third
  * ACK on, before the worker has accepted the connection. */
 static __always_inline void give_capable(struct __sk_buff *skb, struct packet *pkt, __u32 key)
@@ -267,7 +288,7 @@ int open_flow(struct __sk_buff *skb)
 		  skb->cb[MESSAGE_ACTION] >> 16 == MULTIPATH_CONVERT;
 	if (is_sound(skb, &pkt, at) && !is_foreign(&options))
 		action = passes_multipath(skb, &pkt, &options) ? SYN_PASS :
-								 lookup_rule(skb, &pkt);
+								 act_on_verdict(skb, &pkt);
 	else
 		waiting = false;
 	if (action == SYN_PASS) {
@@ -400,8 +421,12 @@ int check_cookie(struct __sk_buff *skb)
 	key = listener_key(half_open ? half_open->worker : this_worker(), &pkt);
 	if (multipath_listener(key))
 		look_at_options(skb, &pkt, at, &options);
-	listener = options.kind == OPTIONS_CAPABLE ? find_capable(skb, &pkt, key) :
-						     bpf_map_lookup_elem(&listeners, &key);
+	if (options.kind == OPTIONS_CAPABLE)
+		listener = find_capable(skb, &pkt, key);
+	else if (options.kind == OPTIONS_JOIN_ACK)
+		listener = find_join(skb, &pkt, join_worker(&pkt));
+	else
+		listener = bpf_map_lookup_elem(&listeners, &key);
 	if (!listener)
 		return go_on(&pkt);
 	valid = is_valid_cookie(&pkt, listener);
@@ -425,74 +450,70 @@ static __always_inline bool expects_join(const struct packet *pkt)
 	return until && bpf_ktime_get_ns() < *until;
 }
 
-/* Gives a join to the worker that has its connection, at the listener with the port of
- * the destination: the kernel joins by the token whatever the listener, but refuses one
- * with another port than the connection's. */
-static __always_inline int give_join(struct __sk_buff *skb, struct packet *pkt,
-				     const struct multipath_token *token)
-{
-	__u32 key = token->worker * 2 + (pkt->family == AF_INET6);
-	struct multipath_listener *to = multipath_listener(key);
-	struct bpf_sock *listener;
-
-	if (to) {
-		/* No address of a host: of 240.0.0.0/4 (RFC 1112 section 4), or 100::/64
-		 * (RFC 6666). */
-		listener = find_multipath(skb, pkt, bpf_htonl(0x01000000), to->joins,
-					  pkt->flow.server_port);
-		if (listener) {
-			bpf_sk_assign(skb, listener, 0);
-			bpf_sk_release(listener);
-			count(STAT_JOINS);
-			return deliver(skb);
-		}
-	}
-	count(STAT_JOINS_REFUSED);
-	return TC_ACT_UNSPEC;
-}
-
 static __always_inline bool is_server_of(const struct multipath_token *token,
 					 const struct packet *pkt)
 {
-	const __u32 *one = token->server.word, *other = pkt->flow.server.word;
+	return token->port == pkt->flow.server_port &&
+	       is_same(&token->server, &pkt->flow.server);
+}
 
-	return token->port == pkt->flow.server_port && one[0] == other[0] && one[1] == other[1] &&
-	       one[2] == other[2] && one[3] == other[3];
+/* Gives a join to the listener that the worker has opened for it. */
+static __always_inline int give_join(struct __sk_buff *skb, struct packet *pkt, __u32 worker)
+{
+	struct bpf_sock *listener = find_join(skb, pkt, worker);
+
+	if (!listener) {
+		count(STAT_JOINS_REFUSED);
+		return TC_ACT_UNSPEC;
+	}
+	bpf_sk_assign(skb, listener, 0);
+	bpf_sk_release(listener);
+	count(STAT_JOINS);
+	return deliver(skb);
 }
 
 /*
  * A SYN with MP_JOIN of a flow that this host would forward. With the token of a
- * connection of the node it joins that. Otherwise the connection may be accepted at this
- * moment: then the worker holds the SYN, and injects it again when the token is known or
+ * connection of the node it joins that, once a worker listens on its port: the worker
+ * gets the SYN, and injects it again with the node's mark. Otherwise the connection may
+ * be accepted at this moment: then the worker holds the SYN until the token is known or
  * some milliseconds have passed. All others are forwarded.
  */
 SEC("classifier")
 int join_connection(struct __sk_buff *skb)
 {
+	bool injected = skb->mark & socket_mark;
 	struct event_head event = { .kind = EVENT_JOIN };
 	struct multipath_token *token;
-	__u32 at, worker = this_worker();
 	struct options options = {};
 	struct packet pkt = {};
+	__u32 at, worker;
+	bool ours, wanted;
 
+	skb->mark &= ~socket_mark;
 	at = resume(skb, &pkt);
 	if (!at || !is_sound(skb, &pkt, at))
 		return TC_ACT_UNSPEC;
 	look_at_options(skb, &pkt, at, &options);
 	token = bpf_map_lookup_elem(&multipath_tokens, &options.token);
-	/* Tokens are unique at one host only: another's may be equal. */
-	if (token && is_server_of(token, &pkt))
-		return give_join(skb, &pkt, token);
-	/* Held, a join of a token at another server would be injected and held again, forever. */
-	if (token || !expects_join(&pkt) || is_draining(worker) ||
-	    bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
-		count(STAT_JOINS_UNKNOWN);
+	/* Tokens are unique at one host only: another's may be equal. Held, its join would be
+	 * injected and held again, forever. */
+	ours = token && is_server_of(token, &pkt);
+	worker = join_worker(&pkt);
+	if (ours && is_draining(worker))
+		worker = token->worker;
+	if (ours && injected)
+		return give_join(skb, &pkt, worker);
+	wanted = ours || (!token && expects_join(&pkt) && !is_draining(worker) && is_idle(worker));
+	if (!wanted || bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
+		count(ours ? STAT_JOINS_REFUSED : STAT_JOINS_UNKNOWN);
 		return TC_ACT_UNSPEC;
 	}
 	event.flow = pkt.flow;
 	if (!report(skb, &pkt, &event, worker, NULL))
 		return TC_ACT_UNSPEC;
-	count(STAT_JOINS_HELD);
+	if (!ours)
+		count(STAT_JOINS_HELD);
 	return TC_ACT_SHOT;
 }
 
@@ -542,16 +563,6 @@ static __always_inline bool syn_options(struct __sk_buff *skb, const struct pack
 
 	bpf_loop(TCP_OPTIONS_MAX, match_option, &search, 0);
 	return search.found;
-}
-
-/* Unauthorized senders are reported only while this much of a ring is free, so that a
- * flood of theirs displaces no other events. */
-static __always_inline bool is_idle(__u32 worker)
-{
-	void *ring = bpf_map_lookup_elem(&rings, &worker);
-
-	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) * 4 <
-			       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 }
 
 /*
@@ -769,12 +780,12 @@ int find_listener(struct bpf_sk_lookup *ctx)
 }
 
 /* Injects the frame it is run with at the device cb[0]; cb[1] is the direction
- * (BPF_F_INGRESS or 0). */
+ * (BPF_F_INGRESS or 0), and cb[2] whether it gets the mark of the node's sockets. */
 SEC("classifier")
 int inject(struct __sk_buff *skb)
 {
 	/* The mark shows that the node itself sent the frame. */
-	if (!(skb->cb[1] & BPF_F_INGRESS))
+	if (skb->cb[2])
 		skb->mark |= socket_mark;
 	return bpf_clone_redirect(skb, skb->cb[0], skb->cb[1]);
 }

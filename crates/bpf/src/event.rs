@@ -7,11 +7,14 @@
 //! begins with its length and two flags.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::unistd::{SysconfVar, sysconf};
 use posthaste_relay::frame::Frame;
 use posthaste_relay::intercept::{Event, EventKind, HalfOpen};
 
@@ -58,14 +61,14 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn open(ring: Arc<Map>) -> Result<Self, Error> {
-        // SAFETY: no pointer is passed; the call only returns a number.
-        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page_bytes = usize::try_from(page_bytes).expect("a page has a size");
+        let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        let page_bytes = page_bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let page_bytes = page_bytes.expect("a page has a size");
         let failed = || Error::map("read", "ring");
-        let write = libc::PROT_READ | libc::PROT_WRITE;
+        let write = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let read = Mapping::new(ring.as_fd(), write, 0, page_bytes).map_err(failed())?;
         let bytes = page_bytes + DATA_BYTES as usize;
-        let written = Mapping::new(ring.as_fd(), libc::PROT_READ, page_bytes, bytes);
+        let written = Mapping::new(ring.as_fd(), ProtFlags::PROT_READ, page_bytes, bytes);
         Ok(Self {
             written: written.map_err(failed())?,
             ring,
@@ -139,24 +142,20 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    fn new(ring: BorrowedFd<'_>, access: i32, offset: usize, bytes: usize) -> io::Result<Self> {
+    fn new(
+        ring: BorrowedFd<'_>,
+        access: ProtFlags,
+        offset: usize,
+        bytes: usize,
+    ) -> io::Result<Self> {
         let offset = libc::off_t::try_from(offset).expect("a page is small");
+        let length = NonZeroUsize::new(bytes).expect("a ring has a size");
         // SAFETY: the kernel picks an address where nothing is.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                access,
-                libc::MAP_SHARED,
-                ring.as_raw_fd(),
-                offset,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
-        Ok(Self { start, bytes })
+        let start = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, ring, offset)? };
+        Ok(Self {
+            start: start.cast(),
+            bytes,
+        })
     }
 
     /// The position in the first page.
@@ -170,7 +169,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and no reference is left.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { munmap(self.start.cast(), self.bytes) };
     }
 }
 

@@ -29,6 +29,16 @@ static __always_inline __u64 client_prefix(const struct packet *pkt)
 	return ((__u64)word[1] << 32) | word[0];
 }
 
+/* What anyone can send is reported only while this much of a ring is free, so that a flood
+ * of it displaces no other events. */
+static __always_inline bool is_idle(__u32 worker)
+{
+	void *ring = bpf_map_lookup_elem(&rings, &worker);
+
+	return ring && bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) * 4 <
+			       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+}
+
 /* Makes the half-open entry of a new flow. The budget is open to every client; the
  * reserve only to clients whose prefix has completed a handshake before. */
 static __always_inline bool make_half_open(const struct packet *pkt, const struct half_open *half_open,

@@ -23,10 +23,14 @@ pub(crate) fn whole<T: Copy + Structure>(raw: &[u8]) -> Option<T> {
     Some(unsafe { raw.as_ptr().cast::<T>().read_unaligned() })
 }
 
+const _: () = assert!(size_of::<Flow>() == size_of::<types::flow>());
+
 /// Types for which any bit pattern is valid: integers, with explicit padding.
 pub(crate) trait Structure {}
+impl Structure for Flow {}
 impl Structure for types::destination {}
 impl Structure for types::event_head {}
+impl Structure for types::flow {}
 impl Structure for types::packet_client {}
 impl Structure for types::packet_flow {}
 impl Structure for types::packet_key {}
@@ -53,14 +57,9 @@ pub(crate) fn octets(address: types::address) -> [u8; 16] {
     ip
 }
 
+/// A flow in the words of the programs: the two have one layout.
 pub(crate) fn flow_key(flow: &Flow) -> types::flow {
-    let (client, server) = flow.addresses();
-    types::flow {
-        client: address(client),
-        server: address(server),
-        client_port: flow.client().port().to_be(),
-        server_port: flow.server().port().to_be(),
-    }
+    whole(bytes(flow)).expect("both have one layout")
 }
 
 /// The key by which the packet path finds a flow, and whether the client is its second end.
@@ -86,10 +85,7 @@ pub(crate) fn packet_key(flow: &Flow) -> (types::packet_key, bool) {
 
 /// Reverts [`flow_key`].
 pub(crate) fn flow(key: &types::flow) -> Flow {
-    Flow::from_mapped(
-        (octets(key.client), u16::from_be(key.client_port)),
-        (octets(key.server), u16::from_be(key.server_port)),
-    )
+    whole(bytes(key)).expect("both have one layout")
 }
 
 /// The key of a flow's client and service; the client's port does not count.

@@ -19,8 +19,9 @@
 #define TCP_OPTION_MPTCP 30 /* RFC 8684 */
 #define MPTCP_CAPABLE 0
 #define MPTCP_JOIN 1
-/* Bytes of MP_JOIN in a SYN. */
+/* Bytes of MP_JOIN in a SYN, and in the ACK that completes the handshake. */
 #define MPTCP_JOIN_BYTES 12
+#define MPTCP_JOIN_ACK_BYTES 24
 
 /* How long after an MP_CAPABLE SYN a join of an unknown token may be for its connection:
  * the client's handshake with one retransmission. */
@@ -68,6 +69,7 @@ enum options_kind {
 	OPTIONS_FOREIGN, /* only the destination can do it, or they cannot be parsed */
 	OPTIONS_CAPABLE, /* Multipath TCP */
 	OPTIONS_JOIN,    /* a further path of a connection */
+	OPTIONS_JOIN_ACK, /* its third segment */
 };
 
 struct options {
@@ -83,19 +85,31 @@ struct option_look {
 	struct options found;
 };
 
-/* Reads an option of Multipath TCP at `look->at`; 1 ends the walk. */
+/* What MP_JOIN at `look->at` requests. */
+static __always_inline __u32 look_at_join(struct option_look *look, __u8 bytes)
+{
+	if (bytes == MPTCP_JOIN_ACK_BYTES)
+		return OPTIONS_JOIN_ACK;
+	if (bytes != MPTCP_JOIN_BYTES ||
+	    bpf_skb_load_bytes(look->skb, look->at + 4, &look->found.token,
+			       sizeof(look->found.token)))
+		return OPTIONS_FOREIGN;
+	return OPTIONS_JOIN;
+}
+
+/* Reads an option of Multipath TCP at `look->at`; 1 ends the walk. No host sends MP_CAPABLE
+ * with MP_JOIN, or either twice: the server decides on that. */
 static __always_inline long look_at_multipath(struct option_look *look, __u8 subtype, __u8 bytes)
 {
-	if (subtype == MPTCP_CAPABLE)
-		look->found.kind = OPTIONS_CAPABLE;
-	if (subtype != MPTCP_JOIN)
+	if (subtype != MPTCP_CAPABLE && subtype != MPTCP_JOIN)
 		return 0;
-	look->found.kind = OPTIONS_FOREIGN;
-	if (bytes == MPTCP_JOIN_BYTES &&
-	    !bpf_skb_load_bytes(look->skb, look->at + 4, &look->found.token,
-				sizeof(look->found.token)))
-		look->found.kind = OPTIONS_JOIN;
-	return 1;
+	if (look->found.kind != OPTIONS_PLAIN)
+		look->found.kind = OPTIONS_FOREIGN;
+	else if (subtype == MPTCP_CAPABLE)
+		look->found.kind = OPTIONS_CAPABLE;
+	else
+		look->found.kind = look_at_join(look, bytes);
+	return look->found.kind == OPTIONS_FOREIGN;
 }
 
 /* Checks one option; 1 ends the walk. */

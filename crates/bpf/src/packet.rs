@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
 use posthaste_relay::flow::Flow;
 
 use crate::bypass::BURY;
@@ -54,8 +56,8 @@ const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
 /// `ETH_P_IP`, `ETH_P_IPV6`
 const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
-/// `CAP_NET_ADMIN`, `CAP_BPF`: what running a program needs.
-const CAPABILITIES: u64 = 1 << 12 | 1 << 39;
+/// What running a program needs.
+const CAPABILITIES: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_BPF];
 
 /// The loaded programs and their attachments.
 #[derive(Debug)]
@@ -311,10 +313,21 @@ impl Drop for PacketPath {
     }
 }
 
+/// Drops all other capabilities of this thread.
+fn keep_capabilities() -> Result<(), CapsError> {
+    let held = caps::read(None, CapSet::Permitted)?;
+    let kept = held.into_iter().filter(|held| CAPABILITIES.contains(held));
+    let kept: CapsHashSet = kept.collect();
+    caps::clear(None, CapSet::Inheritable)?;
+    // Before the permitted set, of which it must be a part (capset(2)).
+    caps::set(None, CapSet::Effective, &kept)?;
+    caps::set(None, CapSet::Permitted, &kept)
+}
+
 impl Keeper {
     fn run(mut self, stops: &AtomicBool) {
         // Threads inherit the privileges of the start, which this one outlives.
-        let _ = sys::keep_capabilities(CAPABILITIES);
+        let _ = keep_capabilities();
         while !stops.load(Ordering::Relaxed) {
             self.round();
             thread::park_timeout(ROUND);

@@ -61,9 +61,9 @@ static __always_inline bool is_valid(const struct packet_profile *profile, __u64
 	return profile->learned_ns && now - profile->learned_ns < PROFILE_NS;
 }
 
-/* Whether a profile says what the server grants of these options. The client of which it
+/* Whether a profile shows what the server grants of these options. The client of which it
  * was learned may have offered fewer. */
-static __always_inline bool covers(const struct packet_profile *profile, __u8 offers, __u64 now)
+static __always_inline bool has_tested(const struct packet_profile *profile, __u8 offers, __u64 now)
 {
 	return is_valid(profile, now) && !(offers & ~profile->tested);
 }
@@ -134,7 +134,7 @@ static __always_inline int leave_unlearned(const struct packet_key *key)
 	return PASS;
 }
 
-/* Forwards the SYN in hand, whose SYN-ACK shows what the node does not know: about its
+/* Forwards the SYN in hand, whose SYN-ACK shows what the node has not learned yet: about its
  * client, or about the destination. `again`: a flow with its addresses has
  * ended. */
 GLOBAL int learn(const struct flow *flow, __u32 again, __u32 about_client)

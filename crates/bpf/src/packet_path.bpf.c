@@ -232,7 +232,7 @@ static __always_inline int strip_syn(struct __sk_buff *skb, struct packet_scratc
 	return PASS;
 }
 
-/* What a rule says about a flow: bits. */
+/* What a rule requests for a flow: bits. */
 enum request {
 	REQUEST_NONE = 0,
 	REQUEST_PACKETS = 1,
@@ -324,16 +324,23 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->state = PACKET_ANSWERED;
 }
 
+/* Whether the node has relays, or may have had some. */
+static __always_inline bool has_relayed(void)
+{
+	__u32 only = 0;
+	__u32 *relays = bpf_map_lookup_elem(&packet_relays, &only);
+
+	return !relays || *relays;
+}
+
 /* Whether a relay that was opened under former rules has the addresses and ports of a SYN:
  * forwarding drops what belongs to a socket. A node that never had relays does without the
  * look-up, whose search among all listeners costs as much as the rest of the decision. */
 static __always_inline bool has_socket(struct __sk_buff *skb, struct packet *pkt)
 {
-	__u32 only = 0;
-	__u32 *relays = bpf_map_lookup_elem(&packet_relays, &only);
 	int owner;
 
-	if (relays && !*relays)
+	if (!has_relayed())
 		return false;
 	owner = owner_of(skb, pkt);
 	return owner != OWNER_NONE && owner != OWNER_LISTENER;
@@ -395,7 +402,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_BAD);
 	made = &scratch->flow;
 	describe(skb, pkt, scratch, now);
-	if (!profile || !covers(profile, scratch->options.offers, now))
+	if (!profile || !has_tested(profile, scratch->options.offers, now))
 		return learn(&pkt->flow, again, false);
 	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, now)) {
 		count(STAT_PACKET_CLIENT);
@@ -420,6 +427,15 @@ static __always_inline bool has_ended(const struct packet_flow *entry)
 {
 	return entry->state == PACKET_CLOSED || entry->state == PACKET_LEARNING ||
 	       entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER);
+}
+
+/* What the node sends for the client must not carry an older timestamp than a repeated SYN
+ * (PAWS, RFC 7323 section 5). */
+static __always_inline void note_client_ts(struct packet_flow *entry,
+					   const struct read_options *options)
+{
+	if ((__s32)(options->ts_value - entry->client_ts) > 0)
+		entry->client_ts = options->ts_value;
 }
 
 /* Whether it is the client's, whole, and in one piece. */
@@ -470,6 +486,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		return PASS;
 	state = entry->state;
 	/* Repeated: by the client, or by the node for it. */
+	note_client_ts(entry, &scratch->options);
 	if (!is_half_open(state))
 		return strip_syn(skb, scratch, at, entry);
 	answer_syn(skb, pkt, entry);
@@ -554,22 +571,21 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	whole = pkt->l2_bytes + (pkt->family == AF_INET ?
 					 bpf_ntohs(pkt->ip.v4.tot_len) :
 					 sizeof(struct ipv6hdr) + bpf_ntohs(pkt->ip.v6.payload_len));
-	if (!read_header(skb, scratch, at, head) || whole < at + head || whole > skb->len)
+	if (whole < at + head || whole > skb->len)
 		return true;
 	entry->window = bpf_ntohs(pkt->tcp.window);
-	/* Data must not carry an older timestamp than a repeated SYN (PAWS). */
-	if ((__s32)(scratch->options.ts_value - entry->client_ts) > 0)
-		entry->client_ts = scratch->options.ts_value;
+	cut.left = whole - at - head;
+	/* An urgent pointer would be lost: the client repeats the segment. */
+	if (pkt->tcp.urg || (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst) ||
+	    !read_header(skb, scratch, at, head))
+		return true;
+	note_client_ts(entry, &scratch->options);
 	cut.key.flow = scratch->key;
 	cut.entry = entry;
 	cut.at = at + head;
-	cut.left = whole - at - head;
 	cut.piece = skb->gso_size ? skb->gso_size : cut.left;
 	cut.seq = bpf_ntohl(pkt->tcp.seq);
 	cut.flags = scratch->header.before[TCP_FLAGS_AT];
-	/* An urgent pointer would be lost: the client repeats the segment. */
-	if (pkt->tcp.urg || (!cut.left && !pkt->tcp.fin && !pkt->tcp.rst))
-		return true;
 	bpf_loop(PACKET_HELD_MAX, hold_piece, &cut, 0);
 	return !cut.open;
 }
@@ -651,7 +667,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
 		return PASS;
 	if (entry->state == PACKET_HELD)
-		/* Behind the data; on its own the firewall would not know its connection. */
+		/* Behind the data; on its own it would have no connection in the firewall's table. */
 		return hold(skb, pkt, at, entry) ? DROP :
 						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
 	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
@@ -713,6 +729,10 @@ int packet_in(struct __sk_buff *skb)
 		pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 		return pkt ? on_syn(skb, pkt, view.at) : NEXT;
 	}
+	/* A segment of a server. Where flows may have sockets, the programs behind this one would
+	 * search for one: PASS, for which the flow must be found, costs less. */
+	if (!has_clients(ifindex) && !has_relayed())
+		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->state == PACKET_LEARNING)
 		return NEXT;
@@ -802,13 +822,11 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 		segment->seq = entry->client_isn + 1;
 		segment->flags = TCP_ACK;
 	}
-	if (write_segment(skb, segment, NULL))
-		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	return DROP;
+	return write_segment(skb, segment, NULL) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : DROP;
 }
 
 /* Turns a repeated SYN-ACK into a keepalive of the client, whose answer validates it
- * (RFC 9293 section 3.8.4). The server may have something to say first. */
+ * (RFC 9293 section 3.8.4). The server may be the first to send data. */
 GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 			struct packet_flow *entry)
 {
@@ -828,7 +846,7 @@ GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 	return PASS;
 }
 
-/* Stores what the server's SYN-ACK says. */
+/* Stores the contents of the server's SYN-ACK. */
 static __always_inline void accept(struct packet_flow *entry, const struct packet *pkt,
 				   const struct read_options *options)
 {

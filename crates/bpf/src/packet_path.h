@@ -55,7 +55,7 @@ SETTING(setting_budget);
 SETTING(setting_reserve);
 SETTING(setting_prefix_budget);
 
-/* What the options of a segment say, and where they are in its header; 0: nowhere. */
+/* The options of a segment, and where they are in its header; 0: nowhere. */
 struct read_options {
 	__u32 mss_at;
 	__u32 shift_at;

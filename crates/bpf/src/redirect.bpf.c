@@ -108,9 +108,24 @@ GLOBAL int answerable(struct __sk_buff *skb, const struct packet *pkt, __u32 out
 SETTING(setting_least_port);
 #define least_port SET(setting_least_port)
 
-/* Looks up what to do with a flow. It is left alone where no worker listens, and where
- * its server, which may check the port (rsh, NFS), would get another. */
-GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
+/* Whether the packet path carries a flow, or nothing does. It takes no Multipath TCP. */
+static __always_inline bool is_left_to_packets(struct __sk_buff *skb, const struct packet *pkt,
+					       __u32 at, const struct verdict *verdict)
+{
+	struct options options = {};
+
+	if (verdict->action != ACTION_RELAY || verdict->data_path != DATA_PATH_PACKET)
+		return false;
+	if (verdict->multipath == MULTIPATH_CONVERT)
+		look_at_options(skb, pkt, at, &options);
+	return options.kind != OPTIONS_CAPABLE;
+}
+
+/* Looks up what to do with a flow, whose TCP header is at `at`. It is left alone where no
+ * worker listens, and where its server, which may check the port (rsh, NFS), would get
+ * another. */
+GLOBAL int lookup_rule(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+		       struct verdict *verdict)
 {
 	struct bpf_sock *listener;
 	__u32 key;
@@ -124,7 +139,7 @@ GLOBAL int lookup_rule(const struct packet *pkt, struct verdict *verdict)
 	if (!listener)
 		return ACTION_FORWARD;
 	bpf_sk_release(listener);
-	if (verdict->action == ACTION_RELAY && verdict->data_path == DATA_PATH_PACKET)
+	if (is_left_to_packets(skb, pkt, at, verdict))
 		return ACTION_FORWARD;
 	if (verdict->action == ACTION_RELAY && bpf_ntohs(pkt->flow.client_port) < least_port) {
 		count(STAT_PORTS);
@@ -275,12 +290,44 @@ static __always_inline bool joins(struct __sk_buff *skb, const struct packet *pk
 	return options.kind == OPTIONS_JOIN;
 }
 
-/* A SYN that joins a connection is never a flow of its own, whatever its rule: the token
- * decides, since the path may be another than that of the connection. */
+/* Whether an earlier handshake showed that this host lets the client's connections through
+ * from this interface. Otherwise this one is observed. */
+GLOBAL int is_let_through(struct __sk_buff *skb, const struct packet *pkt)
+{
+	const struct observing *how = how_to_observe();
+	__u64 now = bpf_ktime_get_ns();
+	struct handshake *handshake;
+	struct profile *profile;
+	struct flow flow;
+
+	if (!pkt || !how || is_blocked(now))
+		return false;
+	flow = pkt->flow;
+	profile = find_profile(&flow, skb->ifindex);
+	if (profile && is_current(profile, how, now))
+		return true;
+	handshake = bpf_map_lookup_elem(&handshakes, &flow);
+	if (handshake && handshake->isn == pkt->tcp.seq)
+		handshake->flags |= HANDSHAKE_REPEATED;
+	else
+		observe_handshake(skb, &flow, pkt->tcp.seq, now, how->epoch);
+	return false;
+}
+
+/* A SYN that joins a connection is never a flow of its own. The path may be another than
+ * that of the connection, so its own rule and interface must allow what the token requests.
+ * With the mark it is one that a worker injected. */
 static __always_inline int on_join(struct __sk_buff *skb, const struct packet *pkt)
 {
-	__u32 out = is_martian(pkt) ? 0 : forwardable(skb, pkt);
+	struct verdict verdict = {};
+	__u32 out;
 
+	if (is_martian(pkt) || !find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
+	    verdict.multipath != MULTIPATH_CONVERT)
+		return TC_ACT_UNSPEC;
+	if (verdict.observe && !(skb->mark & socket_mark) && !is_let_through(skb, pkt))
+		return TC_ACT_UNSPEC;
+	out = forwardable(skb, pkt);
 	if (out && hop_limit(pkt) > 1 && answerable(skb, pkt, out))
 		bpf_tail_call(skb, &tail_calls, TAIL_JOIN_CONNECTION);
 	return TC_ACT_UNSPEC;
@@ -288,13 +335,15 @@ static __always_inline int on_join(struct __sk_buff *skb, const struct packet *p
 
 /* `waiting`: the SYN met the TIME_WAIT socket of an earlier connection on the
  * same tuple. */
-static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pkt, bool waiting)
+static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+				  bool waiting)
 {
+	struct options options = {};
 	struct verdict verdict = {};
 	__u32 worker = this_worker();
 	__u32 action, out;
 
-	action = lookup_rule(pkt, &verdict);
+	action = lookup_rule(skb, pkt, at, &verdict);
 	if (action == ACTION_RELAY && verdict.observe)
 		action = apply_advice(skb, pkt, &verdict);
 	if (action == ACTION_FORWARD && !waiting)
@@ -309,9 +358,10 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	skb->cb[MESSAGE_OUT] = verdict.out_ifindex;
 	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
 	/* The deferred programs are not loaded yet: early becomes late; strict is
-	 * impossible, so forward. */
+	 * impossible, so forward, and so is what the server may do better. */
+	look_at_options(skb, pkt, at, &options);
 	if (action != ACTION_RELAY || verdict.accept & ACCEPT_HOLDS || waiting ||
-	    is_draining(worker))
+	    is_draining(worker) || options.kind != OPTIONS_PLAIN)
 		return TC_ACT_UNSPEC;
 	count(STAT_REDIRECTED);
 	return give(skb, listener_key(worker, pkt));
@@ -356,14 +406,15 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 	if ((owner == OWNER_NONE || owner == OWNER_WAITING) && opens(&pkt->tcp)) {
 		bool waiting = owner == OWNER_WAITING;
 		int verdict = !waiting && joins(skb, pkt, at) ? on_join(skb, pkt) :
-								on_syn(skb, pkt, waiting);
+								on_syn(skb, pkt, at, waiting);
 
 		return verdict == TC_ACT_UNSPEC && !(skb->mark & redirect_mark) ? unhide(pkt) :
 										  verdict;
 	}
 	switch (owner) {
 	case OWNER_NONE:
-		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.rst && !pkt->tcp.fin)
+		/* A client also resets a path that its server did not join. */
+		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.fin)
 			bpf_tail_call(skb, &tail_calls, TAIL_CHECK_COOKIE);
 		return go_on(pkt);
 	case OWNER_HOST:

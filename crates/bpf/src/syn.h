@@ -147,5 +147,5 @@ GLOBAL int is_sound(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
  * if its options cannot be parsed. */
 static __always_inline bool is_foreign(const struct options *options)
 {
-	return options->kind == OPTIONS_FOREIGN || options->kind == OPTIONS_JOIN;
+	return options->kind != OPTIONS_PLAIN && options->kind != OPTIONS_CAPABLE;
 }

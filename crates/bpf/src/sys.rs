@@ -326,14 +326,7 @@ struct LinkCreate {
 /// Attaches a program to an interface (by its index) or to the object of a descriptor, for as long
 /// as the returned descriptor is open.
 pub(crate) fn link(program: BorrowedFd<'_>, target: u32, attach: u32) -> io::Result<OwnedFd> {
-    let mut attributes = LinkCreate {
-        program: program.as_raw_fd(),
-        target,
-        attach,
-        flags: 0,
-    };
-    // SAFETY: nothing in the attributes is a pointer.
-    unsafe { descriptor(LINK_CREATE, &mut attributes) }
+    link_at(program, target, attach, 0)
 }
 
 /// Attaches a program to an interface in front of all that are there (Linux 6.6).
@@ -344,11 +337,15 @@ pub(crate) fn link_first(
 ) -> io::Result<OwnedFd> {
     /// `BPF_F_BEFORE`; without a program that it names, in front of all.
     const BEFORE: u32 = 1 << 3;
+    link_at(program, ifindex, attach, BEFORE)
+}
+
+fn link_at(program: BorrowedFd<'_>, target: u32, attach: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
         program: program.as_raw_fd(),
-        target: ifindex,
+        target,
         attach,
-        flags: BEFORE,
+        flags,
     };
     // SAFETY: nothing in the attributes is a pointer.
     unsafe { descriptor(LINK_CREATE, &mut attributes) }
@@ -403,47 +400,6 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     };
     // SAFETY: the path lives through the call, which reads it only.
     unsafe { descriptor(OBJ_GET, &mut attributes) }
-}
-
-/// Drops all capabilities of this thread but those of the mask.
-pub(crate) fn keep_capabilities(mask: u64) -> io::Result<()> {
-    /// `_LINUX_CAPABILITY_VERSION_3`, and this thread.
-    const HEADER: [u32; 2] = [0x2008_0522, 0];
-    let mut header = HEADER;
-    // Effective, permitted and inheritable, the low words of all before the high ones.
-    let mut sets = [0_u32; 6];
-    // SAFETY: both arrays are as large as the kernel's structures, which it reads and writes.
-    let read = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    if read != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let [low, high] = [mask & 0xffff_ffff, mask >> 32].map(|word| u32::try_from(word).unwrap_or(0));
-    for (set, word) in sets.iter_mut().zip([low, low, 0, high, high, 0]) {
-        *set &= word;
-    }
-    header = HEADER;
-    // SAFETY: as above; the kernel reads only.
-    let written = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) };
-    if written == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// Whether a directory is in a BPF file system.
-pub(crate) fn is_bpf_file_system(directory: &Path) -> bool {
-    /// `BPF_FS_MAGIC`
-    const MAGIC: u64 = 0xcafe_4a11;
-    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
-        return false;
-    };
-    let mut system = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the path lives through the call, which fills the structure.
-    let result = unsafe { libc::statfs(path.as_ptr(), system.as_mut_ptr()) };
-    // SAFETY: zeros are a valid value, and the kernel writes valid ones.
-    let kind = unsafe { system.assume_init() }.f_type;
-    result == 0 && kind.cast_unsigned() & 0xffff_ffff == MAGIC
 }
 
 #[repr(C)]

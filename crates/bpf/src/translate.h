@@ -46,7 +46,7 @@ struct translation {
 	__u32 ts_echo;
 	__u32 widen;
 	__u32 narrow;
-	/* What the segment said before, once it is translated. */
+	/* The values before the translation. */
 	__u32 former_seq;
 	__u32 former_ack;
 	__u32 flags; /* byte 13 of the header */
@@ -145,7 +145,7 @@ static long translate_option(__u32 index, struct translation *how)
 	return 0;
 }
 
-/* The window of the other end's scale, as many bytes as it says or, if that cannot be said,
+/* The window in the other end's scale: the same number of bytes or, if that does not fit,
  * the most. */
 static __always_inline __u32 scaled(__u32 window, const struct translation *how)
 {
@@ -199,11 +199,18 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 					    struct translation *how)
 {
 	const __be32 *end = (const __be32 *)(unsigned long)skb->data_end;
-	const __be32 *tcp = (const __be32 *)((unsigned long)skb->data + at);
+	const __be32 *tcp;
 	bool stamped = bytes == 4 * STAMPED_WORDS;
-	__be32 words[STAMPED_WORDS];
+	__be32 words[STAMPED_WORDS] = {};
 	__u32 diff;
 
+	/* The verifier needs a bound for direct access: no header is further behind. Clang must
+	 * not move the comparison to another copy of the number. */
+	asm volatile("" : "+r"(at));
+	if (at > ETH_HLEN + sizeof(struct ipv6hdr))
+		return false;
+	asm volatile("" : "+r"(at));
+	tcp = (const __be32 *)((unsigned long)skb->data + at);
 	if (tcp + PLAIN_WORDS > end)
 		return false;
 	__builtin_memcpy(words, tcp, 4 * PLAIN_WORDS);
@@ -218,9 +225,8 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	how->former_ack = bpf_ntohl(words[2]);
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
-	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, 12, 0);
-	if (stamped)
-		bpf_skb_store_bytes(skb, at + 24, words + 6, 8, 0);
+	/* One call for all: what lies between is written as it was. */
+	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, stamped ? 28 : 12, 0);
 	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 	return true;
 }
@@ -253,8 +259,5 @@ static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32
 static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
 				      struct translation *how)
 {
-	/* The verifier needs a bound for direct access: no header is further behind. */
-	if (at <= ETH_HLEN + sizeof(struct ipv6hdr) && translate_plain(skb, at, bytes, how))
-		return true;
-	return translate_any(skb, at, bytes, how);
+	return translate_plain(skb, at, bytes, how) || translate_any(skb, at, bytes, how);
 }

@@ -383,7 +383,7 @@ enum event_kind {
 	EVENT_SYN_ACK, /* its server answered; the segment is held here */
 	EVENT_REJECT,  /* a SYN to answer with a reset */
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
-	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was left alone */
+	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was not touched */
 	EVENT_JOIN, /* an MP_JOIN whose token is not known yet; the SYN is held */
 };
 
@@ -415,7 +415,7 @@ _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 /* The programs that `redirect` calls to continue with a packet. */
 enum step {
 	TAIL_OPEN_FLOW,      /* a SYN */
-	TAIL_CHECK_COOKIE,   /* an ACK that no socket knows */
+	TAIL_CHECK_COOKIE,   /* an ACK without a socket */
 	TAIL_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
@@ -424,50 +424,93 @@ enum step {
 	TAIL_MAX,
 };
 
+/*
+ * The counters: in C, in metrics, and what they count. The build makes the loader's table of
+ * these rows.
+ */
+#define STATS(STAT) \
+	STAT(REDIRECTED, "syns_redirected", "SYNs given to a listener.") \
+	STAT(HALF_OPEN_FULL, "half_open_full", \
+	     "SYNs that found no room in the half-open budget.") \
+	STAT(EVENTS_LOST, "events_lost", \
+	     "SYNs and SYN-ACKs whose event found the worker's ring full.") \
+	STAT(COOKIES, "cookies", "Client handshakes completed by SYN cookie.") \
+	STAT(TIME_WAIT_SYNS, "time_wait_syns", "SYNs that met a TIME_WAIT socket.") \
+	STAT(ICMP, "icmp_errors", "ICMP errors handed to our sockets.") \
+	STAT(FAILED_DESTINATIONS, "failed_destinations", \
+	     "Early flows made strict by an earlier failure.") \
+	STAT(SYN_OPTIONS_REFUSED, "syn_options_refused", \
+	     "SYNs with a chain header from addresses that may not send one.") \
+	STAT(SYN_OPTIONS_LEFT_OUT, "syn_options_left_out", \
+	     "Chain headers that the SYN they were for had no room for.") \
+	STAT(PORTS, "ports_forbidden", \
+	     "SYNs forwarded for a source port that the node may not bind to.") \
+	STAT(OBSERVED, "observed", \
+	     "SYNs forwarded to observe their handshakes before others are relayed.") \
+	STAT(LEARNED, "learned", "Forwarded handshakes that were observed to the end.") \
+	STAT(TRANSLATED, "translated", \
+	     "SYNs forwarded because this host translates their destination.") \
+	STAT(NO_GAIN, "no_gain", \
+	     "SYNs forwarded because a relay would save less than observe.gain_min.") \
+	STAT(TRIALS, "trials", "SYNs relayed for the first time after a handshake was observed.") \
+	STAT(BYPASSED, "bypassed", \
+	     "SYNs forwarded because relays got no answer where forwarding did.") \
+	STAT(BYPASSES, "bypasses", \
+	     "Times that forwarding was found to get an answer where a relay did not.") \
+	STAT(RETRANSLATED, "retranslated", \
+	     "SYNs of relays dropped because this host gave them another source than it gave the connection that was observed.") \
+	STAT(BLOCKED, "blocked", "SYNs forwarded because this host drops packets of relays.") \
+	STAT(PACKET_TAKEN, "packet_taken", "SYNs answered by the packet path.") \
+	STAT(PACKET_LEARNING, "packet_learning", \
+	     "SYNs forwarded to learn what their destination grants.") \
+	STAT(PACKET_UNFIT, "packet_unfit", \
+	     "SYNs with options or data that the packet path does not carry.") \
+	STAT(PACKET_LOCAL, "packet_local", \
+	     "SYNs that this host does not forward, or on the addresses of one of its sockets.") \
+	STAT(PACKET_CLIENT, "packet_client", \
+	     "SYNs forwarded since their client was not observed to reach their destination.") \
+	STAT(PACKET_BLOCKED, "packet_blocked", \
+	     "SYNs not taken because the firewall of this host limits connections.") \
+	STAT(PACKET_BAD, "packet_bad", \
+	     "SYNs left to sockets because their destination failed on the packet path lately.") \
+	STAT(PACKET_FULL, "packet_full", \
+	     "SYNs that found no room in the half-open budget of the packet path.") \
+	STAT(PACKET_BUSY, "packet_busy", \
+	     "SYNs forwarded since a living flow of the packet path has their addresses.") \
+	STAT(PACKET_HELD, "packet_held", \
+	     "Segments held by the packet path until the server had answered.") \
+	STAT(PACKET_RELEASED, "packet_released", \
+	     "Held segments sent on when the server had answered.") \
+	STAT(PACKET_REFUSED, "packet_refused", \
+	     "Flows of the packet path that their server refused.") \
+	STAT(PACKET_GIVEN_UP, "packet_given_up", \
+	     "Flows of the packet path that no server answered.") \
+	STAT(PACKET_MISMATCHES, "packet_mismatches", \
+	     "SYN-ACKs that did not grant what the packet path had promised.") \
+	STAT(PACKET_OPENED, "packet_opened", \
+	     "Flows of the packet path that reached their server.") \
+	STAT(PACKET_ICMP, "packet_icmp_errors", \
+	     "ICMP errors whose quoted sequence number the packet path translated.") \
+	STAT(PACKET_LONG, "packet_long", \
+	     "SYNs to destinations whose answers are too long for the packet path.") \
+	STAT(PACKET_RESENT, "packet_resent", \
+	     "SYNs that the node sent again for clients that it had answered.") \
+	STAT(PACKET_UNLEARNED, "packet_unlearned", \
+	     "SYNs forwarded since their destination is not known, and it was not its turn to be learned.") \
+	STAT(MULTIPATH_CONVERTED, "multipath_converted", \
+	     "SYNs of Multipath TCP given to a listener.") \
+	STAT(MULTIPATH_PASSED, "multipath_passed", "SYNs of Multipath TCP left to their server.") \
+	STAT(JOINS, "multipath_joins", \
+	     "SYNs of further paths given to the listener of their connection.") \
+	STAT(JOINS_HELD, "multipath_joins_held", \
+	     "SYNs of further paths held, since their connection may be about to be accepted.") \
+	STAT(JOINS_UNKNOWN, "multipath_joins_unknown", \
+	     "SYNs of further paths forwarded, since no connection of the node has their token.") \
+	STAT(JOINS_REFUSED, "multipath_joins_refused", \
+	     "SYNs of further paths forwarded, since the node cannot listen on their port.")
+
+#define STAT_NUMBER(number, name, what) STAT_##number,
 enum stat {
-	STAT_REDIRECTED,    /* SYNs given to a listener */
-	STAT_HALF_OPEN_FULL,    /* no room for a half-open entry: late, or forwarded if strict */
-	STAT_EVENTS_LOST,   /* ring full: late, or forwarded if strict */
-	STAT_COOKIES,       /* handshakes completed by SYN cookie */
-	STAT_TIME_WAIT_SYNS,      /* SYNs that found a TIME_WAIT socket */
-	STAT_ICMP,          /* ICMP errors handed to our sockets */
-	STAT_FAILED_DESTINATIONS,      /* early flows made strict by an earlier failure */
-	STAT_SYN_OPTIONS_REFUSED, /* SYN options from unauthorized senders */
-	STAT_SYN_OPTIONS_LEFT_OUT, /* SYN options that did not fit into their SYN */
-	STAT_PORTS,         /* SYNs forwarded for a port that the node may not bind to */
-	STAT_OBSERVED,      /* SYNs forwarded to observe their handshakes */
-	STAT_LEARNED,       /* handshakes that a profile was learned from */
-	STAT_TRANSLATED,    /* SYNs forwarded for a destination that is translated */
-	STAT_NO_GAIN,       /* SYNs forwarded since a relay would save too little */
-	STAT_TRIALS,        /* SYNs relayed for the first time after they were observed */
-	STAT_BYPASSED,      /* SYNs forwarded since relays got no answer where others did */
-	STAT_BYPASSES,      /* profiles that became PROFILE_BYPASSED */
-	STAT_RETRANSLATED,  /* SYNs of the node dropped: NAT gave them another source */
-	STAT_BLOCKED,       /* SYNs forwarded since this host blocks relays */
-	STAT_PACKET_TAKEN,    /* SYNs answered by the packet path */
-	STAT_PACKET_LEARNING, /* SYNs forwarded to learn what their destination grants */
-	STAT_PACKET_UNFIT,    /* SYNs with options or data that the packet path does not carry */
-	STAT_PACKET_LOCAL,    /* SYNs that this host does not forward, or for a socket of it */
-	STAT_PACKET_CLIENT,   /* SYNs of a client that was not seen to reach the destination */
-	STAT_PACKET_BLOCKED,  /* SYNs while the firewall limits connections */
-	STAT_PACKET_BAD,      /* SYNs to a destination that failed lately */
-	STAT_PACKET_FULL,     /* SYNs over the half-open budget, or without a free entry */
-	STAT_PACKET_BUSY,     /* SYNs on the tuple of a living flow */
-	STAT_PACKET_HELD,     /* segments held until the server answered */
-	STAT_PACKET_RELEASED, /* segments sent on when it had */
-	STAT_PACKET_REFUSED,  /* flows that the server refused */
-	STAT_PACKET_GIVEN_UP, /* flows that no server answered */
-	STAT_PACKET_MISMATCHES, /* SYN-ACKs without what was promised */
-	STAT_PACKET_OPENED,   /* flows that reached their server */
-	STAT_PACKET_ICMP,     /* ICMP errors that quoted a segment in the node's numbers */
-	STAT_PACKET_LONG,     /* SYNs to a destination whose answers are long */
-	STAT_PACKET_RESENT,   /* SYNs sent again for clients that the node answered */
-	STAT_PACKET_UNLEARNED, /* SYNs forwarded while others learn what is granted */
-	STAT_MULTIPATH_CONVERTED, /* MP_CAPABLE SYNs given to a listener */
-	STAT_MULTIPATH_PASSED,    /* MP_CAPABLE SYNs forwarded */
-	STAT_JOINS,         /* MP_JOIN SYNs given to a listener */
-	STAT_JOINS_HELD,    /* MP_JOIN SYNs held until their token is known */
-	STAT_JOINS_UNKNOWN, /* MP_JOIN SYNs forwarded: not for a connection of the node */
-	STAT_JOINS_REFUSED, /* MP_JOIN SYNs forwarded: no listener on their port */
-	STAT_MAX,
+	STATS(STAT_NUMBER)
+	STAT_MAX
 };

@@ -20,7 +20,7 @@ use crate::bypass::Pairs;
 use crate::deferred::TailCalls;
 use crate::error::Error;
 use crate::event::Reader;
-use crate::layout::{self, bytes, flow_key, nanoseconds, profile_key};
+use crate::layout::{self, bytes, nanoseconds, profile_key};
 use crate::object::Map;
 use crate::objects::types;
 use crate::observe::{Profile, Trust};
@@ -164,7 +164,7 @@ impl WorkerMaps {
     ) -> Result<(), Error> {
         let value = self.value(half_open, syn);
         self.half_open_flows(half_open)
-            .update(bytes(&flow_key(flow)), bytes(&value))
+            .update(bytes(flow), bytes(&value))
     }
 
     /// The map of a half-open entry.
@@ -223,15 +223,13 @@ impl Intercept for WorkerMaps {
 
     fn release_half_open(&mut self, flow: &Flow, half_open: HalfOpen) {
         // Only a key of another length is an error.
-        let _ = self
-            .half_open_flows(half_open)
-            .delete(bytes(&flow_key(flow)));
+        let _ = self.half_open_flows(half_open).delete(bytes(flow));
     }
 
     fn release_if_unchanged(&mut self, flow: &Flow, half_open: HalfOpen) {
         let half_open_flows = self.half_open_flows(half_open);
         let mut value = [0; size_of::<types::half_open>()];
-        let found = half_open_flows.look_up(bytes(&flow_key(flow)), &mut value);
+        let found = half_open_flows.look_up(bytes(flow), &mut value);
         let ours = self.value(half_open, HalfOpenSyn::Admitted);
         // Compares all fields but the last, the state of the SYN, which may have changed.
         let same = offset_of!(types::half_open, syn);
@@ -260,9 +258,10 @@ impl Intercept for WorkerMaps {
         let mut context = [0; CB + CB_WORDS];
         // The program redirects to the device and in the direction that `cb` names.
         context[CB] = ifindex;
-        if direction == Direction::In {
+        if direction != Direction::Out {
             context[CB + 1] = BPF_F_INGRESS;
         }
+        context[CB + 2] = u32::from(direction != Direction::In);
         let tail_call_maps = self.maps.tail_call_maps.get().ok_or(Error::Unsettled)?;
         let program = tail_call_maps.inject.as_fd();
         let returned = sys::run(program, frame.as_bytes(), &context, None);
@@ -395,6 +394,8 @@ impl Intercept for WorkerMaps {
 
     fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()> {
         let (tokens, key) = (&self.maps.multipath.tokens, token.to_be_bytes());
+        // Only a token that is not there is an error.
+        let _ = self.maps.multipath.foreign_tokens.delete(&key);
         let Some(server) = server else {
             return Ok(tokens.delete(&key)?);
         };

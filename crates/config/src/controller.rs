@@ -149,14 +149,14 @@ impl Controller {
 
     /// The configuration as a JSON document in the shape of the file.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(&show::Effective::of(self))
+        show::config(self).to_json()
     }
 }
 
 impl fmt::Display for Controller {
     /// The complete configuration as a file that means the same.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = toml::to_string(&show::Effective::of(self)).map_err(|_| fmt::Error)?;
+        let text = toml::to_string(&show::config(self)).map_err(|_| fmt::Error)?;
         f.write_str(&text)
     }
 }

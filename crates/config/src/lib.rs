@@ -40,14 +40,14 @@ use keys::Reload;
 pub use measure::{Measure, Schedule};
 pub use observe::Observe;
 pub use problem::Error;
-pub use show::{Matches, ports as ports_word};
+pub use show::ports as ports_word;
 pub use value::{Word, prefix_text, transfer_size};
 
 /// The default path of the admin socket.
 pub const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";
 
 /// The `[packet]` section: bounds of the packet path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Entries of the flow table. The kernel holds all of them from the start.
     pub flows: u32,
@@ -219,14 +219,14 @@ impl Config {
 
     /// The configuration as a JSON document in the shape of the file.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(&show::Effective::of(self))
+        show::config(self).to_json()
     }
 }
 
 impl fmt::Display for Config {
     /// The complete configuration as a file that means the same.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = toml::to_string(&show::Effective::of(self)).map_err(|_| fmt::Error)?;
+        let text = toml::to_string(&show::config(self)).map_err(|_| fmt::Error)?;
         f.write_str(&text)
     }
 }

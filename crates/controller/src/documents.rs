@@ -2,16 +2,8 @@
 //! The documents of the controller's API: what the server sends and the client reads. Times are
 //! microseconds where their names end in `us`.
 
+use posthaste_control::message::PlanVersion;
 use serde::{Deserialize, Serialize};
-
-/// Which plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanVersion {
-    /// The epoch: another one after the store was lost.
-    pub epoch: u64,
-    /// Grows with every plan of an epoch.
-    pub version: u64,
-}
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -9,7 +9,6 @@ use posthaste_plan::fronts::Limits;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Matrix, Planner};
 
-use super::api::view;
 use super::server::{Inner, Server};
 use crate::documents::{Choice, Explanation, Route, Routes};
 
@@ -40,7 +39,7 @@ pub(super) fn routes(server: &Server, from: &str) -> Result<Routes, Unanswered> 
     });
     Ok(Routes {
         from: from.to_owned(),
-        plan_version: view::of(update.plan_version),
+        plan_version: update.plan_version,
         routes: routes.collect(),
     })
 }
@@ -82,7 +81,7 @@ pub(super) fn pair(
         to: to.to_owned(),
         bytes,
         access_us,
-        plan_version: view::of(update.plan_version),
+        plan_version: update.plan_version,
         class_bytes,
         class_access_us,
         why: why(&inner, (first, last), &routes, direct_us),

@@ -30,14 +30,14 @@ mod testbed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
 use self::bench::Bench;
-use self::load::Load;
 use self::subject::Subject;
-use self::testbed::{Measured, Times};
+use self::testbed::Measured;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::socket;
@@ -47,60 +47,66 @@ use crate::socket;
 pub struct Args {
     #[command(flatten)]
     binary: Binary,
-    /// Loads, by name; all if none is named
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    /// Loads; all if none is named
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = load_names())]
     loads: Vec<String>,
-    /// Subjects, by name; all if none is named. The direct link is always among them
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    /// Subjects; all if none is named. The direct link is always among them
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = subject_names())]
     subjects: Vec<String>,
     /// How often every load is put through every subject
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// Seconds that a load is measured for
-    #[arg(long, value_name = "SECONDS")]
-    window: Option<f64>,
-    /// Fewer rounds and shorter loads: for a first look
-    #[arg(long)]
-    quick: bool,
-    /// List the loads and subjects, and do nothing
-    #[arg(long)]
-    list: bool,
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    window: f64,
     #[command(flatten)]
     common: Common,
 }
 
 impl Args {
-    fn rounds(&self) -> u32 {
-        self.rounds.unwrap_or(if self.quick { 2 } else { 5 })
-    }
-
-    fn times(&self) -> Times {
-        let seconds = self.window.unwrap_or(if self.quick { 0.3 } else { 0.4 });
-        Times {
-            warm_up: Duration::from_millis(150),
-            window: Duration::from_secs_f64(seconds.clamp(0.1, 60.0)),
-        }
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.window.clamp(0.1, 60.0))
     }
 }
 
 /// The results of every load with every subject by name, a value per round.
 type Results = BTreeMap<(&'static str, &'static str), Vec<Measured>>;
 
+/// All loads, with their titles.
+fn load_names() -> PossibleValuesParser {
+    let loads = load::all().into_iter().map(|load| (load.name, load.title));
+    named(loads.chain([load::MEMORY, load::BOOT]))
+}
+
+/// All subjects, with their descriptions.
+fn subject_names() -> PossibleValuesParser {
+    named(subject::ALL.iter().map(|one| (one.name, one.what)))
+}
+
+fn named(names: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
+    let values = names.map(|(name, what)| PossibleValue::new(name).help(what));
+    PossibleValuesParser::new(values)
+}
+
+/// Whether one with this name was requested.
+fn is_wanted(wanted: &[String], name: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|one| one == name)
+}
+
 /// Runs the benchmark, prints its tables, writes record and charts. Fails when a load was not
 /// carried in full.
 pub fn run(args: &Args) -> Result<()> {
-    if args.list {
-        print!("{}", report::listing());
-        return Ok(());
-    }
     // The duration shows whether a run was disturbed: an idle machine takes a quarter of an hour.
     let start = Instant::now();
     // Child processes inherit the limit, so that all have the same number of connections.
     socket::raise_descriptor_limit()?;
     let mut record = Record::start("compare", args.common.seed);
+    let loads = load::all().into_iter();
     let mut bench = Bench {
         args,
-        loads: chosen_loads(args)?,
+        loads: loads
+            .filter(|load| is_wanted(&args.loads, load.name))
+            .collect(),
         subjects: available(args, &mut record)?,
         cpus: cpus()?,
         record,
@@ -108,58 +114,27 @@ pub fn run(args: &Args) -> Result<()> {
         failed: BTreeSet::new(),
     };
     bench.put_through();
-    let footprints = bench.measure_memory()?;
-    let starts = bench.measure_starts()?;
-    let alone = [idle::targets(&footprints), start::targets(&starts)].concat();
-    report::fill(&mut bench, alone);
-    idle::fill(&mut bench.record, &footprints);
-    start::fill(&mut bench.record, &starts);
+    report::fill(&mut bench);
+    bench.measure_node()?;
     bench.record.parameter("cpus", bench.cpus.clone());
     bench.record.parameter("seconds", start.elapsed().as_secs());
     bench.finish()
 }
 
-/// The requested loads. Measurements without a load have names among them.
-fn chosen_loads(args: &Args) -> Result<Vec<Load>> {
-    let apart = [load::MEMORY.0, load::BOOT.0];
-    let names = args
-        .loads
-        .iter()
-        .filter(|name| !apart.contains(&name.as_str()));
-    let names: Vec<String> = names.cloned().collect();
-    if names.is_empty() && !args.loads.is_empty() {
-        return Ok(Vec::new());
-    }
-    chosen(load::all(), &names, |load| load.name)
-}
-
-/// The named items, or all; in their own order.
-fn chosen<T>(all: Vec<T>, names: &[String], name: impl Fn(&T) -> &'static str) -> Result<Vec<T>> {
-    for wanted in names {
-        if !all.iter().any(|item| name(item) == wanted) {
-            let known: Vec<_> = all.iter().map(&name).collect();
-            bail!("no {wanted:?}; there are {}", known.join(", "));
-        }
-    }
-    let wanted = |item: &T| names.is_empty() || names.iter().any(|wanted| name(item) == wanted);
-    Ok(all.into_iter().filter(wanted).collect())
-}
-
 /// The requested subjects whose programs are installed. The others are reported.
 fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
-    let mut names = args.subjects.clone();
-    if !names.is_empty() {
-        // All others are compared with it.
-        names.push(targets::DIRECT.to_owned());
-    }
     let mut found = Vec::new();
-    for subject in chosen(subject::ALL.to_vec(), &names, |subject| subject.name)? {
+    for subject in subject::ALL {
+        // All others are compared with the direct link.
+        if !is_wanted(&args.subjects, subject.name) && subject.name != targets::DIRECT {
+            continue;
+        }
         match subject.version() {
             Ok(version) => {
                 if let Some(version) = version {
                     record.parameter(&format!("version of {}", subject.name), version);
                 }
-                found.push(subject);
+                found.push(*subject);
             }
             Err(_) => {
                 let what = format!("Missing: {}. `make setup-bench` installs it.", subject.name);

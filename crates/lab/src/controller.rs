@@ -10,6 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
 use posthaste_control::identity::{Identity, KEY_BYTES, PublicKey};
 use posthaste_control::message::NodeNumber;
 use serde_json::Value;
@@ -25,8 +27,6 @@ pub(crate) const PORT: u16 = 4490;
 const API: u16 = 9465;
 /// How long it may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Units of processor time in `/proc` per second: the same on all of Linux.
-const TICKS: f64 = 100.0;
 
 /// A running controller. It is killed when dropped.
 #[derive(Debug)]
@@ -34,6 +34,15 @@ pub(crate) struct Controller {
     process: Process,
     key: PublicKey,
     _files: Scratch,
+}
+
+/// A node that a controller accepts.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) number: NodeNumber,
+    pub(crate) name: String,
+    /// The prefix of destinations that it serves.
+    pub(crate) prefix: String,
 }
 
 /// Resources used by a controller.
@@ -67,12 +76,12 @@ pub(crate) fn secret_text(number: NodeNumber) -> String {
 }
 
 impl Controller {
-    /// Starts one that accepts nodes with these numbers and names, and waits until it is ready.
+    /// Starts one that accepts these nodes, and waits until it is ready.
     /// `more` is the rest of its configuration.
     pub(crate) fn start(
         namespace: &Namespace,
         binary: &Path,
-        nodes: &[(NodeNumber, String)],
+        nodes: &[Member],
         more: &str,
     ) -> Result<Self> {
         let files = Scratch::new()?;
@@ -86,10 +95,17 @@ impl Controller {
             path("secret"),
             path("store.redb")
         );
-        for (number, name) in nodes {
+        for Member {
+            number,
+            name,
+            prefix,
+        } in nodes
+        {
             let key = identity(*number).public();
-            let node = format!("[[node]]\nname = \"{name}\"\nid = {number}\nkey = \"{key}\"\n");
-            text.push_str(&node);
+            text.push_str(&format!(
+                "[[node]]\nname = \"{name}\"\nid = {number}\nkey = \"{key}\"\n\
+                 [[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
+            ));
         }
         fs::write(path("controller.toml"), text).context("write the controller's configuration")?;
         let mut command = namespace.command(binary)?;
@@ -120,26 +136,15 @@ impl Controller {
     /// Resources used so far.
     pub(crate) fn used(&self) -> Result<Used> {
         let pid = self.process.pid();
-        let read = |file: &str| {
-            fs::read_to_string(format!("/proc/{pid}/{file}"))
-                .with_context(|| format!("read {file} of the controller"))
-        };
-        let seconds = processor_seconds(&read("stat")?);
+        let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid)?));
+        let time = clock.and_then(ClockId::now);
+        let time = time.context("read the controller's processor time")?;
         Ok(Used {
-            seconds: seconds.context("read the controller's processor time")?,
+            seconds: Duration::from(time).as_secs_f64(),
             // Pages of files can be dropped at any time, and are not part of what a plan takes.
             memory: memory::of(pid)?.anonymous as f64,
         })
     }
-}
-
-/// Processor time of a whole process, including ended threads, from its `stat` (proc(5)).
-fn processor_seconds(stat: &str) -> Option<f64> {
-    // The name may contain brackets and spaces; the last bracket ends it.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS)
 }
 
 /// A document of the API of the controller in the calling thread's namespace.
@@ -165,13 +170,6 @@ pub(crate) fn query(target: &str) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn process_time_any_name() {
-        let stat = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0";
-        assert_eq!(processor_seconds(stat), Some(3.0));
-        assert_eq!(processor_seconds("12 (a) S 1"), None);
-    }
 
     #[test]
     fn identities_of_secrets() {

@@ -8,7 +8,6 @@
 //! the original, and the server's log must have the client's own address.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -20,7 +19,7 @@ use crate::nginx::{self, LOG_VISITORS, Nginx};
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::transfer::Timing;
-use crate::transfers::{Case, Experiment, Findings, Group, KB, Subject, Topology};
+use crate::transfers::{Case, Experiment, Group, KB, Subject, Topology};
 use crate::web;
 
 /// How objects reach the client.
@@ -29,6 +28,9 @@ const BY_NODE: &str = "through a node";
 
 /// The port of the server.
 const PORT: u16 = 80;
+
+/// Rate of every link, in Mbit/s.
+const RATE_MBIT: u64 = 100;
 
 /// Timeout of one fetch.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,9 +43,6 @@ pub struct Args {
     /// Round-trip time between client and server, in milliseconds
     #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=2000))]
     rtt: u64,
-    /// Rate of every link, in Mbit/s
-    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=200))]
-    rate: u64,
     /// Sizes of the objects, in KB of 1000 bytes
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 100, 500], value_name = "KB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sizes: Vec<u64>,
@@ -79,8 +78,8 @@ impl Args {
             clients: 1,
             repeats: self.repeats,
             conditions: format!(
-                "{} ms round-trip time, {} Mbit/s, {congestion}",
-                self.rtt, self.rate
+                "{} ms round-trip time, {RATE_MBIT} Mbit/s, {congestion}",
+                self.rtt
             ),
             common: self.common.clone(),
         }
@@ -100,13 +99,9 @@ struct Testbed {
 /// Runs the demonstration.
 pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("demo", args.common.seed);
-    let nginx = web::program()?;
-    let bed = |way| Testbed::new(args, &nginx, way);
+    let bed = |way| Testbed::new(args, way);
     let sites = Sites([bed(DIRECTLY)?, bed(BY_NODE)?]);
     let congestion = sites.0[0].network.congestion().to_owned();
-    record.parameter("rtt_ms", args.rtt);
-    record.parameter("rate_mbit", args.rate);
-    record.parameter("congestion", congestion.as_str());
     let results = args.experiment(&congestion).run(&sites)?;
     for (subject, testbed) in sites.0.iter().enumerate() {
         // One more: the fetch that filled caches.
@@ -114,11 +109,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let unchanged = "Every object arrived unchanged, and nginx received the client's own address \
                      both ways.";
-    let findings = Findings {
-        remarks: vec![unchanged.to_owned()],
-        ..Findings::default()
-    };
-    results.publish(record, findings)
+    record.remarks.push(unchanged.to_owned());
+    results.publish(record, Vec::new())
 }
 
 /// The two networks, in the order of the subjects.
@@ -136,11 +128,11 @@ impl Topology for Sites {
 }
 
 impl Testbed {
-    fn new(args: &Args, nginx: &Path, way: &'static str) -> Result<Self> {
+    fn new(args: &Args, way: &'static str) -> Result<Self> {
         // A round trip takes each of the two links twice.
         let hop = Duration::from_millis(args.rtt) / 4;
         let link = Link::delay(hop)
-            .rate(args.rate * 1_000_000)
+            .rate(RATE_MBIT * 1_000_000)
             .queue(10_000_000);
         let network = Network::line([link.clone(), link]).build()?;
         let start = || {
@@ -153,7 +145,7 @@ impl Testbed {
         let testbed = Self {
             way,
             node: (way == BY_NODE).then(start).transpose()?,
-            server: nginx::serve_objects(nginx, network.server(), &http, &[PORT], &args.sizes)?,
+            server: nginx::serve_objects(network.server(), &http, &[PORT], &args.sizes)?,
             network,
             family: args.family,
         };

@@ -22,17 +22,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use posthaste_control::message::{LinkState, NodeNumber, PlanVersion};
-use posthaste_control::route_table::RouteTable;
 use serde_json::Value;
 
-use crate::controller::{self, Controller};
+use crate::controller::{self, Controller, Member};
 use crate::netns::Namespace;
 use crate::node::Binary;
 use crate::record::{Common, Record};
 use crate::rng::Rng;
 use crate::socket;
 use clients::{Clients, Player, number, place};
-use report::{Death, Interval, Outcome};
+use report::{ALL_ROWS, FIRST_ROWS, JOINED};
 use topology::Topology;
 
 /// Bound on every wait: a slow controller is measured, one that hangs fails.
@@ -45,8 +44,8 @@ const REST: Duration = Duration::from_secs(13);
 const BEAT: Duration = Duration::from_millis(100);
 /// Factor of link changes, up or down.
 const CHANGE: f64 = 1.25;
-/// Period of the share `--changes`.
-const CHANGES_IN: Duration = Duration::from_secs(10);
+/// The share of links that change in a beat: one per cent in ten seconds.
+const CHANGED: f64 = 0.0001;
 
 /// Arguments of `posthaste-lab fleet`.
 #[derive(Clone, Debug, clap::Args)]
@@ -59,9 +58,6 @@ pub struct Args {
     /// Seconds during which links change
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Links that change within ten seconds, in per cent of all
-    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
-    changes: f64,
     /// Links that die, one after the other, and then as many nodes
     #[arg(long, default_value_t = 5, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=20))]
     deaths: u16,
@@ -69,24 +65,28 @@ pub struct Args {
     common: Common,
 }
 
-/// Runs the experiment.
+/// Runs the experiment. Fails when a stream was lost, or rows refused.
 pub fn run(args: &Args) -> Result<()> {
-    ensure!(
-        (0.0..=100.0).contains(&args.changes),
-        "--changes must be between 0 and 100"
-    );
     let mut record = Record::start("fleet", args.common.seed);
+    record.parameter("nodes", args.nodes);
+    record.parameter("seconds", args.seconds);
+    record.parameter("deaths", args.deaths);
     let binary = args.binary.find()?;
     // Every played node has a connection.
     socket::raise_descriptor_limit()?;
     let namespace = Namespace::new()?;
-    let nodes = usize::from(args.nodes);
-    let names: Vec<(NodeNumber, String)> = (0..nodes)
-        .map(|place| (number(place), format!("n{}", number(place))))
-        .collect();
-    let controller = Controller::start(&namespace, &binary, &names, &prefixes(nodes))?;
-    let outcome = namespace.run_in(|| experiment(args, &controller));
-    let outcome = outcome.with_context(|| {
+    let nodes = (0..args.nodes).map(|place| Member {
+        number: number(place.into()),
+        name: format!("n{}", number(place.into())),
+        prefix: {
+            let [high, low] = place.to_be_bytes();
+            format!("10.{high}.{low}.0/24")
+        },
+    });
+    let nodes: Vec<Member> = nodes.collect();
+    let controller = Controller::start(&namespace, &binary, &nodes, "")?;
+    let losses = namespace.run_in(|| experiment(args, &controller, &mut record));
+    let losses = losses.with_context(|| {
         let log = controller.process().stdout();
         let last: Vec<&str> = log.lines().rev().take(5).collect();
         format!(
@@ -94,35 +94,59 @@ pub fn run(args: &Args) -> Result<()> {
             last.join("; ")
         )
     })?;
-    report::write(args, &outcome, &mut record)
+    report::fill(args, &losses, &mut record);
+    record.finish(&args.common.output, &losses)
 }
 
-/// A prefix for each node.
-fn prefixes(nodes: usize) -> String {
-    let prefix = |place: usize| {
-        let [high, low] = [place / 256, place % 256];
-        let number = number(place);
-        format!("[[prefix]]\ndestinations = [\"10.{high}.{low}.0/24\"]\nnode = \"n{number}\"\n")
-    };
-    (0..nodes).map(prefix).collect()
-}
-
-/// The state at one moment.
+/// A moment, and all costs until then.
 struct Mark {
     at: Instant,
-    processor: f64,
-    sent: u64,
-    received: u64,
-    plans: u64,
+    cost: [f64; 5],
+}
+
+/// A link or a node that may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Part {
+    /// Between these two nodes.
+    Link(NodeNumber, NodeNumber),
+    Node(NodeNumber),
+}
+
+impl Part {
+    fn link(ends: &[NodeNumber]) -> Self {
+        Self::Link(ends[0].min(ends[1]), ends[0].max(ends[1]))
+    }
+
+    /// The links of a chain.
+    fn links(chain: &[NodeNumber]) -> Vec<Self> {
+        chain.windows(2).map(Self::link).collect()
+    }
+
+    /// The nodes between the ends of a chain.
+    fn nodes(chain: &[NodeNumber]) -> Vec<Self> {
+        let between = chain.iter().skip(1).take(chain.len().saturating_sub(2));
+        between.map(|&node| Self::Node(node)).collect()
+    }
+
+    /// Whether a chain goes by this part, at its ends or between them.
+    fn is_in(self, chain: &[NodeNumber]) -> bool {
+        match self {
+            Self::Link(..) => Self::links(chain).contains(&self),
+            Self::Node(node) => chain.contains(&node),
+        }
+    }
 }
 
 struct Experiment<'a> {
     args: &'a Args,
     controller: &'a Controller,
     clients: Clients,
+    began: Instant,
+    record: &'a mut Record,
 }
 
-fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
+/// Runs all parts. Returns the errors of streams that ended unexpectedly, or of rejected rows.
+fn experiment(args: &Args, controller: &Controller, record: &mut Record) -> Result<Vec<String>> {
     let topology = Topology::new(args.nodes.into(), args.common.seed);
     let address = (Ipv4Addr::LOCALHOST, controller::PORT).into();
     let clients = Clients::new(topology, controller.key(), address, args.common.seed)?;
@@ -130,69 +154,80 @@ fn experiment(args: &Args, controller: &Controller) -> Result<Outcome> {
         args,
         controller,
         clients,
+        began: Instant::now(),
+        record,
     };
-    let mut outcome = experiment.arrival()?;
+    experiment.arrival()?;
+    let memory_at_first = controller.used()?.memory;
     eprintln!("fleet: all nodes are there; links change");
-    outcome.changes = experiment.changes()?;
-    for death in 0..args.deaths {
-        eprintln!("fleet: link {} of {} dies", death + 1, args.deaths);
-        outcome.links.push(experiment.link_death()?);
+    experiment.changes()?;
+    // A dead node stays dead, and its links with it, so links come first.
+    for (what, parts) in [("link", Part::links as Parts), ("node", Part::nodes)] {
+        for death in 1..=args.deaths {
+            eprintln!("fleet: {what} {death} of {} dies", args.deaths);
+            experiment.death(&[("dead", what), ("number", &death.to_string())], parts)?;
+        }
     }
-    // After the links: a dead node stays dead, and its links with it.
-    for death in 0..args.deaths {
-        eprintln!("fleet: node {} of {} dies", death + 1, args.deaths);
-        outcome.nodes.push(experiment.node_death()?);
-    }
-    outcome.memory = controller.used()?.memory;
-    let losses = experiment.clients.living().flat_map(Player::losses);
-    outcome.losses = losses.cloned().collect();
-    Ok(outcome)
+    let memory = vec![memory_at_first, controller.used()?.memory];
+    experiment
+        .record
+        .sample(report::MEMORY, "bytes", &[], memory);
+    let losses = experiment.clients.living().flat_map(|one| &one.losses);
+    Ok(losses.cloned().collect())
 }
+
+/// Parts of a chain that may die.
+type Parts = fn(&[NodeNumber]) -> Vec<Part>;
 
 impl Experiment<'_> {
     fn mark(&self) -> Result<Mark> {
-        Ok(Mark {
-            at: Instant::now(),
-            processor: self.controller.used()?.seconds,
-            sent: self.clients.bytes.sent,
-            received: self.clients.bytes.received,
-            plans: plan_version(&query_plan()?)?.version,
-        })
+        let (at, bytes) = (Instant::now(), self.clients.bytes);
+        let cost = [
+            (at - self.began).as_secs_f64(),
+            self.controller.used()?.seconds * 1e3,
+            bytes.sent as f64,
+            bytes.received as f64,
+            plan_version(&query_plan()?)?.version as f64,
+        ];
+        Ok(Mark { at, cost })
     }
 
-    fn since(&self, before: &Mark) -> Result<Interval> {
-        let now = self.mark()?;
-        Ok(Interval {
-            seconds: (now.at - before.at).as_secs_f64(),
-            processor: now.processor - before.processor,
-            sent: (now.sent - before.sent) as f64,
-            received: (now.received - before.received) as f64,
-            plans: (now.plans - before.plans) as f64,
-        })
+    /// The cost of the time since then.
+    fn since(&self, before: &Mark) -> Result<[f64; 5]> {
+        let now = self.mark()?.cost;
+        Ok(std::array::from_fn(|one| now[one] - before.cost[one]))
+    }
+
+    /// When each living node did something, in seconds since then.
+    fn times(&self, before: &Mark, when: impl Fn(&Player) -> Option<Instant>) -> Vec<f64> {
+        let times = self.clients.living().filter_map(when);
+        times.map(|at| (at - before.at).as_secs_f64()).collect()
     }
 
     /// All nodes join, until they follow a plan of all links.
-    fn arrival(&mut self) -> Result<Outcome> {
+    fn arrival(&mut self) -> Result<()> {
         let nodes = self.clients.living().count();
         let before = self.mark()?;
         self.clients
-            .run_until("let in", PATIENCE, |player| player.joined().is_some())?;
+            .run_until("let in", PATIENCE, |player| player.joined.is_some())?;
         eprintln!("fleet: {nodes} nodes are let in");
         let whole = self.until_whole(nodes)?;
         let arrival = self.since(&before)?;
-        let times = |when: &dyn Fn(&Player) -> Option<Instant>| {
-            let times = self.clients.living().filter_map(when);
-            times.map(|at| (at - before.at).as_secs_f64()).collect()
-        };
-        Ok(Outcome {
-            joined: times(&Player::joined),
-            first_update: times(&|player| player.followed(PlanVersion::default())),
-            whole: times(&|player| player.followed(whole)),
-            memory_at_first: self.controller.used()?.memory,
-            row_bytes: arrival.received / nodes as f64,
-            arrival,
-            ..Outcome::default()
-        })
+        for (quantity, times) in [
+            (JOINED, self.times(&before, |player| player.joined)),
+            (
+                FIRST_ROWS,
+                self.times(&before, |player| player.followed(PlanVersion::default())),
+            ),
+            (
+                ALL_ROWS,
+                self.times(&before, |player| player.followed(whole)),
+            ),
+        ] {
+            self.record.sample(quantity, "s", &[], times);
+        }
+        report::sample_interval(self.record, "arrival", arrival);
+        Ok(())
     }
 
     /// Waits until all nodes follow a plan of all nodes and links. Returns its version.
@@ -215,11 +250,11 @@ impl Experiment<'_> {
     }
 
     /// Some links change.
-    fn changes(&mut self) -> Result<Interval> {
+    fn changes(&mut self) -> Result<()> {
         let nodes = self.clients.topology.nodes();
         let links = (nodes * (nodes - 1) / 2) as f64;
         // Spread over the interval: real measurements do not change all at once.
-        let each_beat = links * self.args.changes / 100.0 * BEAT.div_duration_f64(CHANGES_IN);
+        let each_beat = links * CHANGED;
         let before = self.mark()?;
         let end = before.at + Duration::from_secs(self.args.seconds);
         let mut rng = Rng::new(self.args.common.seed ^ 0xf1ee7);
@@ -242,7 +277,9 @@ impl Experiment<'_> {
                 self.clients.stretch(one, other, factor)?;
             }
         }
-        self.since(&before)
+        let cost = self.since(&before)?;
+        report::sample_interval(self.record, "changes", cost);
+        Ok(())
     }
 
     /// Waits until nothing is pending: the controller has planned with all reports, and all nodes
@@ -262,40 +299,36 @@ impl Experiment<'_> {
         }
     }
 
-    /// The link with the most routes fails.
-    fn link_death(&mut self) -> Result<Death> {
+    /// The part with the most routes dies, and all nodes get a plan without it.
+    fn death(&mut self, labels: &[(&str, &str)], parts: Parts) -> Result<()> {
         // A plan in progress would be counted as the reaction to the failure.
         let plan = self.settle()?;
-        let ((one, other), routes) = self.most_used();
+        let (dead, routes) = self.most_used(parts).context("too few nodes live")?;
         let before = self.mark()?;
-        self.clients.change(one, other, LinkState::Dead)?;
-        let ends = (number(one), number(other));
-        let is_dead = |pair| pair == ends || pair == (ends.1, ends.0);
-        self.aftermath(plan, &before, routes, is_dead)
+        match dead {
+            Part::Link(one, other) => {
+                self.clients
+                    .change(place(one), place(other), LinkState::Dead)?;
+            }
+            Part::Node(node) => self.clients.kill(place(node))?,
+        }
+        let newer = self.until_avoided(dead, plan, &before)?;
+        let cost = self.since(&before)?;
+        let times = self.times(&before, |player| player.followed(newer));
+        report::sample_death(self.record, labels, &times, routes, cost);
+        Ok(())
     }
 
-    /// The node with the most routes fails.
-    fn node_death(&mut self) -> Result<Death> {
-        let plan = self.settle()?;
-        let (dead, routes) = self.most_passed();
-        let before = self.mark()?;
-        self.clients.kill(dead)?;
-        let dead = number(dead);
-        let is_dead = |(one, other)| one == dead || other == dead;
-        self.aftermath(plan, &before, routes, is_dead)
-    }
-
-    /// Waits until all nodes have a plan without the failed part.
-    fn aftermath(
+    /// Waits until all nodes have a plan without the dead part. Returns its version.
+    fn until_avoided(
         &mut self,
+        dead: Part,
         plan: PlanVersion,
         before: &Mark,
-        routes: usize,
-        is_dead: impl Fn((NodeNumber, NodeNumber)) -> bool,
-    ) -> Result<Death> {
+    ) -> Result<PlanVersion> {
         let mut newer = plan;
         // A plan in progress at the failure does not include it.
-        while !self.clients.all(|player| !goes_by(player, &is_dead)) {
+        while !self.clients.all(|player| !goes_by(player, dead)) {
             ensure!(
                 before.at.elapsed() < PATIENCE,
                 "nodes go on over what is dead"
@@ -306,77 +339,45 @@ impl Experiment<'_> {
             self.clients
                 .run_until(what, PATIENCE, |player| player.holds() >= Some(newer))?;
         }
-        let cost = self.since(before)?;
-        let times = self
-            .clients
-            .living()
-            .filter_map(|player| player.followed(newer));
-        Ok(Death {
-            seconds: times.map(|at| (at - before.at).as_secs_f64()).collect(),
-            routes,
-            cost,
-        })
+        Ok(newer)
     }
 
-    /// The link with the most routes, and their number.
-    fn most_used(&self) -> ((usize, usize), usize) {
-        let ends = |pair: &[NodeNumber]| (pair[0].min(pair[1]), pair[0].max(pair[1]));
-        let most = self.most(|nodes| nodes.windows(2).map(ends).collect());
-        most.map_or(((0, 1), 0), |((one, other), count)| {
-            ((place(one), place(other)), count)
-        })
-    }
-
-    /// The node that the most routes pass, and their number.
-    fn most_passed(&self) -> (usize, usize) {
-        let most = self.most(|nodes| nodes[1..nodes.len() - 1].to_vec());
-        let held = self.clients.living().find_map(|one| one.follower().plan());
-        let any = held.map_or(1, RouteTable::node);
-        let (node, count) = most.unwrap_or((any, 0));
-        (place(node), count)
-    }
-
-    /// What the most routes for the largest transfers have in common, and their number. `parts`
-    /// returns the parts of a chain of more than two nodes.
-    fn most<T: Copy + Eq + Hash + Ord>(
-        &self,
-        parts: impl Fn(&[NodeNumber]) -> Vec<T>,
-    ) -> Option<(T, usize)> {
-        let mut used: HashMap<T, usize> = HashMap::new();
-        for player in self.clients.living() {
-            let chains = player.follower().plan().into_iter();
-            let chains = chains.flat_map(|held| routes(player, held));
-            for part in chains
-                .filter(|nodes| nodes.len() > 2)
-                .flat_map(|nodes| parts(&nodes))
-            {
-                *used.entry(part).or_default() += 1;
-            }
+    /// What the most routes for the largest transfers have in common, and their number.
+    fn most_used(&self, parts: Parts) -> Option<(Part, usize)> {
+        let mut used: HashMap<Part, usize> = HashMap::new();
+        let chains = self.clients.living().flat_map(routes);
+        for part in chains
+            .filter(|chain| chain.len() > 2)
+            .flat_map(|chain| parts(&chain))
+        {
+            *used.entry(part).or_default() += 1;
         }
-        used.into_iter().max_by_key(|(part, count)| (*count, *part))
+        let most = used.into_iter().max_by_key(|(part, count)| (*count, *part));
+        // In a small fleet all routes may be direct: then any part.
+        let living = self.clients.living();
+        let living: Vec<NodeNumber> = living
+            .filter_map(|one| Some(one.follower.plan()?.node()))
+            .collect();
+        most.or_else(|| Some((*parts(&living).first()?, 0)))
     }
 }
 
 /// The chains of a node's routes for the largest transfers: all nodes of each.
-fn routes<'a>(
-    player: &'a Player,
-    held: &'a RouteTable,
-) -> impl Iterator<Item = Vec<NodeNumber>> + 'a {
-    let class = held.class(u64::MAX, 0).unwrap_or(0);
-    let members = player.follower().members();
-    members.flat_map(move |(member, _)| {
-        let chains = held.routes(member.number, class);
-        chains.map(|between| [&[held.node()], between, &[member.number]].concat())
+fn routes(player: &Player) -> impl Iterator<Item = Vec<NodeNumber>> + '_ {
+    let held = player.follower.plan().into_iter();
+    held.flat_map(|held| {
+        let class = held.class(u64::MAX, 0).unwrap_or(0);
+        let members = player.follower.members();
+        members.flat_map(move |(member, _)| {
+            let chains = held.routes(member.number, class);
+            chains.map(|between| [&[held.node()], between, &[member.number]].concat())
+        })
     })
 }
 
-/// Whether a flow from a node may use a hop of this kind.
-fn goes_by(player: &Player, is_such: &impl Fn((NodeNumber, NodeNumber)) -> bool) -> bool {
-    let Some(held) = player.follower().plan() else {
-        return false;
-    };
-    let mut chains = routes(player, held);
-    chains.any(|nodes| nodes.windows(2).any(|pair| is_such((pair[0], pair[1]))))
+/// Whether a flow from a node may use this part.
+fn goes_by(player: &Player, part: Part) -> bool {
+    routes(player).any(|chain| part.is_in(&chain))
 }
 
 fn query_plan() -> Result<Value> {

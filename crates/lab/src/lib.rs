@@ -36,7 +36,6 @@ mod poll;
 pub mod process;
 pub mod record;
 mod regions;
-mod repeats;
 pub mod rng;
 pub mod router_churn;
 pub mod scratch;

@@ -12,7 +12,6 @@
 //! beyond that the thread uses up its real-time budget and the kernel stalls it for 50 ms.
 
 mod ferry;
-mod fragment;
 mod queue;
 
 use std::fs::File;
@@ -28,7 +27,7 @@ use crate::sys;
 pub const MTU: u16 = 1500;
 
 /// The properties of a link between two neighbours. Both directions are alike.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Link {
     /// A plain virtual cable: no delay, no limit, segmentation offload as on a real card.
     Veth,
@@ -36,8 +35,11 @@ pub enum Link {
     Emulated(Emulation),
 }
 
+/// Returns the packets that a link carries in the place of one.
+pub type Rewrite = fn(Vec<u8>) -> Vec<Vec<u8>>;
+
 /// The properties of an emulated link, per direction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Emulation {
     /// One-way delay.
     pub delay: Duration,
@@ -47,8 +49,8 @@ pub struct Emulation {
     pub queue_bytes: u64,
     /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// TCP packets of more bytes (at least 68) arrive in fragments; `None` means all arrive whole.
-    pub fragment_bytes: Option<usize>,
+    /// What arrives in the place of a packet; `None` means the packet as it is.
+    pub rewrite: Option<Rewrite>,
 }
 
 impl Emulation {
@@ -59,7 +61,7 @@ impl Emulation {
             rate: None,
             queue_bytes: 1_000_000,
             loss: 0.0,
-            fragment_bytes: None,
+            rewrite: None,
         }
     }
 }
@@ -88,13 +90,10 @@ impl Link {
         self.changed(|e| e.loss = loss)
     }
 
-    /// The same link with TCP packets of more than `bytes` fragmented.
-    ///
-    /// # Panics
-    /// When the network starts, for less than 68 bytes, the minimum of RFC 791.
+    /// The same link with other packets in the place of each, for example its fragments.
     #[must_use]
-    pub fn fragments(self, bytes: usize) -> Self {
-        self.changed(|e| e.fragment_bytes = Some(bytes))
+    pub fn rewrites(self, rewrite: Rewrite) -> Self {
+        self.changed(|e| e.rewrite = Some(rewrite))
     }
 
     fn changed(self, change: impl FnOnce(&mut Emulation)) -> Self {

@@ -4,7 +4,6 @@
 //! The paths have 8 and 2 Mbit/s. Without a node the client of Multipath TCP falls back to TCP over
 //! the faster one. A node between the paths and the server answers in its place.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,10 +13,8 @@ use crate::chart::{Across, Chart, Curve};
 use crate::netns::Namespace;
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
-use crate::stats::Spread;
-use crate::target::{Bound, Target};
-use crate::transfer::{Server, exchange};
-use crate::{content, load};
+use crate::target::Bound;
+use crate::transfer::{Request, Server, fetch_over};
 
 const GOODPUT: &str = "goodput";
 const UNIT: &str = "Mbit/s";
@@ -141,25 +138,14 @@ impl Site {
 
     /// Downloads once; the goodput in Mbit/s.
     fn download(&self, protocol: Protocol, bytes: u64) -> Result<f64> {
-        let target = SocketAddr::from(([10, 31, 3, 2], PORT));
-        let object = load::Request::Object(bytes).encode();
-        let mut received = 0;
-        let take = |part: &[u8]| {
-            ensure!(
-                content::matches(received, part),
-                "wrong content behind byte {received}"
-            );
-            received += part.len() as u64;
-            Ok(part.is_empty())
+        let request = Request {
+            deadline: DEADLINE,
+            ..Request::new([10, 31, 3, 2].into(), PORT, bytes)
         };
         let timing = self.client.run_in(|| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
-            exchange(socket, target, &object, DEADLINE, take)
+            fetch_over(socket, &request, |_| ())
         })?;
-        ensure!(
-            received == bytes,
-            "{received} bytes came instead of {bytes}"
-        );
         Ok(bytes as f64 * 8.0 / timing.complete.as_secs_f64() / 1e6)
     }
 }
@@ -186,16 +172,12 @@ pub fn run(args: &Args) -> Result<()> {
     for subject in SUBJECTS {
         eprintln!("multipath: {}", subject.name);
         let values = downloads(subject, args).with_context(|| subject.name)?;
-        if subject.accept.is_some() && subject.protocol == Protocol::MPTCP {
-            record.targets.push(Target {
-                what: format!("goodput, {}", subject.name),
-                measured: Spread::of(&values),
-                bound: Bound::AtLeast(GOAL),
-                unit: UNIT.to_owned(),
-            });
-        }
         record.sample(GOODPUT, UNIT, &[("subject", subject.name)], values);
-        record.model((subject.protocol == Protocol::MPTCP).then_some(LIMIT));
+        let is_multipath = subject.protocol == Protocol::MPTCP;
+        record.model(is_multipath.then_some(LIMIT));
+        if subject.accept.is_some() && is_multipath {
+            record.target(format!("goodput, {}", subject.name), Bound::AtLeast(GOAL));
+        }
     }
     record.table(
         "Goodput over paths of 8 and 2 Mbit/s",
@@ -204,10 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
         &[GOODPUT],
     );
     record.charts.push(chart(args));
-    record.publish(&args.common.output)?;
-    let missed = record.missed();
-    ensure!(missed == 0, "{missed} goals are missed");
-    Ok(())
+    record.finish(&args.common.output, &[])
 }
 
 fn downloads(subject: Subject, args: &Args) -> Result<Vec<f64>> {

@@ -94,7 +94,6 @@ pub struct Builder {
     plan: Plan,
     seed: u64,
     congestion: String,
-    rp_filter: u8,
 }
 
 impl Builder {
@@ -109,13 +108,6 @@ impl Builder {
     #[must_use]
     pub fn congestion(mut self, name: &str) -> Self {
         name.clone_into(&mut self.congestion);
-        self
-    }
-
-    /// The nodes' reverse path filter (0 off, 1 strict, 2 loose); off by default.
-    #[must_use]
-    pub fn rp_filter(mut self, mode: u8) -> Self {
-        self.rp_filter = mode;
         self
     }
 
@@ -147,7 +139,6 @@ impl Builder {
             // Ends must not forward: a packet for another host that arrives there is lost.
             if plan.is_node(index) {
                 fabric::make_router(host)?;
-                host.sysctl("net.ipv4.conf.all.rp_filter", &self.rp_filter.to_string())?;
             }
         }
         Ok(Network {
@@ -180,7 +171,6 @@ impl Network {
             plan,
             seed: 1,
             congestion: "cubic".to_owned(),
-            rp_filter: 0,
         }
     }
 

@@ -28,19 +28,20 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts `program` in a namespace and waits until it listens. `files` is its directory, and
-    /// `http` the content of the section of this name.
-    pub fn start(program: &Path, host: &Namespace, files: Scratch, http: &str) -> Result<Self> {
+    /// Starts nginx in a namespace and waits until it listens. `files` is its directory, and `http`
+    /// the content of the section of this name.
+    pub fn start(host: &Namespace, files: Scratch, http: &str) -> Result<Self> {
         let root = files.path();
         let file = root.join("nginx.conf");
         fs::write(&file, configuration(http)).context("configure nginx")?;
-        let mut command = host.command(program)?;
+        let mut command = host.command("nginx")?;
         // Both before it reads its configuration: it must write nowhere else.
         // The compiled-in log file belongs to the host.
         command.args(["-e", "stderr", "-p"]).arg(root);
         command.arg("-c").arg(&file);
         // In the foreground and without a master, so that it dies with the lab.
-        let mut process = Process::spawn("nginx", command)?;
+        let process = Process::spawn("nginx", command);
+        let mut process = process.context("nginx is of the package nginx-light")?;
         // nginx writes its process id when it listens.
         let listening = root.join("nginx.pid");
         process.wait_until("sign that it listens", PATIENCE, |_| listening.exists())?;
@@ -85,7 +86,6 @@ pub(crate) fn listen(ports: &[u16]) -> String {
 /// Starts a server on some ports with an object of each size in KB. `http` is the rest of the
 /// section of this name.
 pub(crate) fn serve_objects(
-    program: &Path,
     host: &Namespace,
     http: &str,
     ports: &[u16],
@@ -99,7 +99,7 @@ pub(crate) fn serve_objects(
     }
     let (listen, root) = (listen(ports), root.display());
     let http = format!("{http}server {{\n{listen}root {root};\n}}\n");
-    Nginx::start(program, host, files, &http)
+    Nginx::start(host, files, &http)
 }
 
 /// File names are relative to its directory.

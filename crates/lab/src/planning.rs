@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use crate::record::{Common, Record};
+use quality::Counting;
 
 /// Rounds of slow start for the three sizes of the paper: 15, 450 and 14935 KB.
 const ROUNDS: [u64; 3] = [1, 5, 10];
@@ -25,7 +26,7 @@ const ROUNDS: [u64; 3] = [1, 5, 10];
 /// Arguments of `posthaste-lab planning`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Directory with mesh54/, cloud/ and topology-zoo/
+    /// Directory with mesh54/ and cloud/
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// Numbers of nodes for which the time is measured
@@ -41,17 +42,22 @@ pub struct Args {
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<()> {
     ensure!(args.nodes.is_sorted_by(|a, b| a < b), "--nodes must ascend");
-    let record = Record::start("planning", args.common.seed);
+    let mut record = Record::start("planning", args.common.seed);
     // All data first: a missing file is to fail before minutes of computing.
     let mesh = data::read_mesh(&args.data)?;
-    let cloud = data::read_cloud(&args.data)?;
-    let cities = data::read_cities(&args.data)?;
-    let findings = report::Findings {
-        published: quality::compare(&mesh, quality::Counting::AsPublished)?,
-        counted: quality::compare(&mesh, quality::Counting::WithHandshake)?,
-        cloud: quality::compare(&[cloud], quality::Counting::WithHandshake)?,
-        times: runtime::measure(args, &mesh, &cities)?,
-        graphs: mesh.len(),
-    };
-    report::write(args, &findings, record)
+    let cloud = [data::read_cloud(&args.data)?];
+    record.parameter("repeats", args.repeats);
+    record.parameter("rounds", ROUNDS.to_vec());
+    record.parameter("graphs", mesh.len());
+    for (set, meshes, counting) in [
+        (report::PUBLISHED, &mesh[..], Counting::AsPublished),
+        (report::COUNTED, &mesh, Counting::WithHandshake),
+        (report::CLOUD, &cloud, Counting::WithHandshake),
+    ] {
+        let qualities = quality::compare(meshes, counting)?;
+        report::qualities(set, &qualities, &mut record);
+    }
+    runtime::measure(args, &mesh, &mut record)?;
+    report::fill(mesh.len(), &mut record);
+    record.publish(&args.common.output)
 }

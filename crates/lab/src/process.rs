@@ -42,7 +42,7 @@ impl Process {
     pub fn spawn_with(
         name: &str,
         mut command: Command,
-        adopt: impl FnOnce(u32) -> io::Result<()> + Send + Sync + 'static,
+        adopt: impl FnOnce(u32) -> io::Result<()> + Send + 'static,
     ) -> Result<Self> {
         // Files instead of pipes: nobody reads while a process runs, and a full pipe would block
         // it.
@@ -53,7 +53,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(create("stdout")?)
             .stderr(create("stderr")?);
-        let child = start(command, Box::new(adopt)).with_context(|| format!("start {name}"))?;
+        let spawn = move || adopted(command.spawn()?, adopt);
+        let child = start(spawn).with_context(|| format!("start {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             child,
@@ -194,36 +195,28 @@ pub(crate) fn run_with(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Called by the parent of a new process.
-type Adopt = Box<dyn FnOnce(u32) -> io::Result<()> + Send + Sync>;
-
-type Order = (Command, Adopt, Sender<io::Result<Child>>);
-
 /// Starts a process from the one thread that lives as long as the lab: the kernel kills child
 /// processes when the *thread* that started them ends.
-fn start(command: Command, adopt: Adopt) -> Result<Child> {
-    static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
+fn start(spawn: impl FnOnce() -> io::Result<Child> + Send + 'static) -> Result<Child> {
+    static STARTER: OnceLock<Sender<Box<dyn FnOnce() + Send>>> = OnceLock::new();
     let starter = STARTER.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
-        thread::spawn(move || {
-            for (mut command, adopt, reply) in inbox {
-                let child = command.spawn().and_then(|child| adopted(child, adopt));
-                // The caller waits for the reply.
-                let _ = reply.send(child);
-            }
-        });
+        let (orders, inbox) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        thread::spawn(move || inbox.into_iter().for_each(|order| order()));
         orders
     });
     let (reply, answer) = mpsc::channel();
+    // The caller waits for the reply.
+    let order = move || drop(reply.send(spawn()));
     starter
-        .send((command, adopt, reply))
+        .send(Box::new(order))
+        .ok()
         .context("reach the thread that starts processes")?;
     Ok(answer
         .recv()
         .context("receive from the thread that starts processes")??)
 }
 
-fn adopted(mut child: Child, adopt: Adopt) -> io::Result<Child> {
+fn adopted(mut child: Child, adopt: impl FnOnce(u32) -> io::Result<()>) -> io::Result<Child> {
     if let Err(error) = adopt(child.id()) {
         // It may have ended already; then there is nothing to kill.
         let _ = child.kill();

@@ -19,14 +19,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::chart::Chart;
+use crate::stats::Spread;
 use crate::table::Table;
-use crate::target::Target;
+use crate::target::{Bound, Target};
 
 /// Version of the file format that this lab writes and reads.
 const FORMAT: u32 = 1;
 
 /// One run of one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Version of the file format.
     pub format: u32,
@@ -59,7 +60,7 @@ pub struct Record {
 }
 
 /// The machine an experiment ran on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
     pub kernel: String,
@@ -124,12 +125,7 @@ impl Record {
             commit: describe_source(),
             seed,
             machine: Machine::this(),
-            parameters: BTreeMap::new(),
-            samples: Vec::new(),
-            tables: Vec::new(),
-            targets: Vec::new(),
-            charts: Vec::new(),
-            remarks: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -162,6 +158,17 @@ impl Record {
         }
     }
 
+    /// Adds a target for the median of the samples added last.
+    pub(crate) fn target(&mut self, what: impl Into<String>, bound: Bound) {
+        let target = self.samples.last().map(|last| Target {
+            what: what.into(),
+            measured: Spread::of(&last.values),
+            bound,
+            unit: last.unit.clone(),
+        });
+        self.targets.extend(target);
+    }
+
     /// Adds a table of samples: see [`view::table`].
     pub(crate) fn table(
         &mut self,
@@ -175,12 +182,6 @@ impl Record {
         if !table.rows.is_empty() {
             self.tables.push(table);
         }
-    }
-
-    /// The number of targets that are not met.
-    pub(crate) fn missed(&self) -> usize {
-        let missed = self.targets.iter().filter(|target| !target.is_met());
-        missed.count()
     }
 
     /// The path of a file of this run in `directory`: experiment, date, extension.
@@ -210,6 +211,21 @@ impl Record {
         // the output.
         self.draw(directory)?;
         println!("Record: {}", self.write(directory)?.display());
+        Ok(())
+    }
+
+    /// Publishes the record. Fails when the run has failures, or when a target is missed.
+    pub(crate) fn finish(&self, directory: &Path, failures: &[String]) -> anyhow::Result<()> {
+        self.publish(directory)?;
+        ensure!(
+            failures.is_empty(),
+            "{} failures:\n{}",
+            failures.len(),
+            failures.join("\n")
+        );
+        let missed = self.targets.iter().filter(|target| !target.is_met());
+        let missed = missed.count();
+        ensure!(missed == 0, "{missed} targets are missed");
         Ok(())
     }
 

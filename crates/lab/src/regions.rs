@@ -16,6 +16,18 @@ pub(crate) struct Place {
     pub(crate) latitude: f64,
 }
 
+impl Place {
+    /// Random places, uniform over the area of the sphere.
+    pub(crate) fn random(count: usize, seed: u64) -> Vec<Self> {
+        let mut random = Rng::new(seed);
+        let place = |_| Self {
+            longitude: random.uniform() * 360.0 - 180.0,
+            latitude: (random.uniform() * 2.0 - 1.0).asin().to_degrees(),
+        };
+        (0..count).map(place).collect()
+    }
+}
+
 /// Round-trip times in fibre along great circles, in milliseconds. With detours each is multiplied
 /// by 1.2 plus half the absolute value of a normal number, and 0.3 ms longer.
 pub(crate) fn distances(places: &[Place], detours: bool, seed: u64) -> Vec<Vec<f64>> {

@@ -124,6 +124,11 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
     socket
         .set_tcp_congestion(request.congestion.as_bytes())
         .context("set the congestion control")?;
+    fetch_over(socket, request, pause)
+}
+
+/// Likewise, over this socket.
+pub(crate) fn fetch_over(socket: Socket, request: &Request, pause: impl Fn(u64)) -> Result<Timing> {
     let mut received = 0;
     let take = |part: &[u8]| {
         // Before the pause: what arrived is checked even if the deadline passes meanwhile.

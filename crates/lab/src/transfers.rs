@@ -16,15 +16,17 @@ mod results;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::model::Path;
 use crate::names::named;
 use crate::record::Common;
-use crate::repeats::Repeats;
+use crate::rng::shuffled;
 use crate::transfer::Timing;
-pub(crate) use report::Findings;
 pub(crate) use results::Results;
+
+/// Failures after which an experiment is aborted.
+const FAILURES_MAX: usize = 5;
 
 /// Bytes in a KB.
 pub(crate) const KB: u64 = 1000;
@@ -178,19 +180,28 @@ impl Experiment {
     /// Runs all transfers, `repeats` times, each time in another order.
     pub(crate) fn run<T: Topology>(self, topology: &T) -> Result<Results> {
         let (mut timings, mut failures) = (Timings::new(), Vec::new());
-        let repeats = Repeats {
-            experiment: self.name,
-            count: self.repeats,
-            seed: self.common.seed,
-        };
-        let cases = self.cases();
-        // All transfers of a repeat are mixed, so that a disturbance affects all subjects alike.
-        repeats.run(&cases, &mut failures, |case| {
-            let more = topology.fetch(case).with_context(|| self.describe(case))?;
-            // A transfer that failed has no time, and is reported instead.
-            timings.entry(case).or_default().extend(more);
-            Ok(())
-        })?;
+        let (cases, count) = (self.cases(), self.repeats);
+        for repeat in 0..count {
+            let (name, round, all) = (self.name, repeat + 1, cases.len());
+            eprintln!("{name}: repeat {round} of {count}, {all} transfers");
+            // All transfers of a repeat are mixed, so that a disturbance affects all subjects alike;
+            // the same for a seed, so that a run can be repeated.
+            for case in shuffled(&cases, self.common.seed, repeat) {
+                match topology.fetch(case).with_context(|| self.describe(case)) {
+                    Ok(more) => timings.entry(case).or_default().extend(more),
+                    // One lost transfer of hundreds must not lose the others.
+                    Err(error) => {
+                        eprintln!("{name}: {error:#}");
+                        failures.push(format!("{error:#}"));
+                    }
+                }
+                // A few failures are shown beside the rest; many mean that the set-up is wrong.
+                ensure!(
+                    failures.len() <= FAILURES_MAX,
+                    "more than {FAILURES_MAX} transfers failed"
+                );
+            }
+        }
         let of = |case: &Case| Some((*case, topology.path(*case)?));
         let ways = |case: &Case| Some((*case, topology.way(*case)?));
         Ok(Results {

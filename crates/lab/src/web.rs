@@ -7,7 +7,6 @@
 //! reverse proxy forwards received bytes at once, and writes to no disk.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,39 +27,13 @@ const HTTP: &str = "access_log off;
     keepalive_requests 100000;
 ";
 
-/// Directories to search besides PATH: Debian does not include `sbin` in every user's.
-const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-
-/// The program nginx; an error includes the name of its package.
-pub(crate) fn program() -> Result<PathBuf> {
-    find("nginx", "nginx-light")
-}
-
-fn find(program: &str, package: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(SBIN.map(PathBuf::from))
-        .map(|directory| directory.join(program))
-        .find(|candidate| candidate.is_file())
-        .with_context(|| format!("{program} is not installed; the package is called {package}"))
-}
-
 /// An origin at some ports, with an object of each size in KB.
-pub(crate) fn origin(
-    nginx: &Path,
-    host: &Namespace,
-    ports: &[u16],
-    sizes: &[u64],
-) -> Result<Nginx> {
-    nginx::serve_objects(nginx, host, HTTP, ports, sizes)
+pub(crate) fn origin(host: &Namespace, ports: &[u16], sizes: &[u64]) -> Result<Nginx> {
+    nginx::serve_objects(host, HTTP, ports, sizes)
 }
 
 /// A reverse proxy for origins: each port, and the origin behind it.
-pub(crate) fn reverse_proxy(
-    nginx: &Path,
-    host: &Namespace,
-    origins: &[(u16, SocketAddr)],
-) -> Result<Nginx> {
+pub(crate) fn reverse_proxy(host: &Namespace, origins: &[(u16, SocketAddr)]) -> Result<Nginx> {
     let servers = origins.iter().map(|(port, origin)| {
         let listen = listen(&[*port]);
         format!(
@@ -72,7 +45,7 @@ pub(crate) fn reverse_proxy(
         )
     });
     let http = format!("{HTTP}{}", servers.collect::<String>());
-    Nginx::start(nginx, host, Scratch::new()?, &http)
+    Nginx::start(host, Scratch::new()?, &http)
 }
 
 /// Fetches the object of `size` KB over a new connection and compares it with the original.
@@ -132,17 +105,6 @@ fn body(answer: &[u8]) -> Result<Option<&[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn missing_program_named() {
-        let error = find("no-such-program", "its-package")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("no-such-program") && error.contains("its-package"),
-            "{error}"
-        );
-    }
 
     #[test]
     fn body_after_head() {

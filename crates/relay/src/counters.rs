@@ -144,8 +144,10 @@ counters! {
     multipath_joins_expired: total,
     #[doc = "SYNs of further paths forwarded as too many waited."]
     multipath_joins_over_budget: total,
-    #[doc = "Connections that no further path can join: the node cannot listen on their port."]
+    #[doc = "SYNs of further paths forwarded: the node cannot listen on their port."]
     multipath_ports_unavailable: total,
+    #[doc = "Connections that no further path can join, since the node has too many."]
+    multipath_tokens_over_budget: total,
     #[doc = "Steps of relays that were gone, a defect of the node."]
     missed_relays: total,
     #[doc = "Log records dropped because the log could not keep up."]

@@ -9,14 +9,15 @@ pub use posthaste_wire::header::mapped;
 /// The two end points of a flow as the client sees them: the sender of the SYN, and the original
 /// destination.
 ///
-/// IPv4 addresses are held v4-mapped (RFC 4291 §2.5.5.2), so one table serves
-/// both families. 36 bytes, no padding; ports in host byte order.
+/// IPv4 addresses are held v4-mapped (RFC 4291 §2.5.5.2), so one table serves both families. All in
+/// network order and without padding, as the programs have it: `struct flow`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
 pub struct Flow {
     client_ip: [u8; 16],
     server_ip: [u8; 16],
-    client_port: u16,
-    server_port: u16,
+    client_port: [u8; 2],
+    server_port: [u8; 2],
 }
 
 impl Flow {
@@ -25,22 +26,8 @@ impl Flow {
         Self {
             client_ip: mapped(client.ip()),
             server_ip: mapped(server.ip()),
-            client_port: client.port(),
-            server_port: server.port(),
-        }
-    }
-
-    /// A flow from addresses that are 16 bytes in network order, v4-mapped for IPv4, each with its
-    /// port in host order.
-    pub fn from_mapped(
-        (client_ip, client_port): ([u8; 16], u16),
-        (server_ip, server_port): ([u8; 16], u16),
-    ) -> Self {
-        Self {
-            client_ip,
-            server_ip,
-            client_port,
-            server_port,
+            client_port: client.port().to_be_bytes(),
+            server_port: server.port().to_be_bytes(),
         }
     }
 
@@ -65,8 +52,8 @@ impl Flow {
     }
 }
 
-fn endpoint(ip: [u8; 16], port: u16) -> SocketAddr {
-    SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port)
+fn endpoint(ip: [u8; 16], port: [u8; 2]) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port))
 }
 
 impl fmt::Display for Flow {

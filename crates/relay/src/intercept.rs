@@ -85,7 +85,8 @@ pub enum EventKind {
     SynOption,
     /// The same from a sender that is not authorized; the SYN was left alone.
     Unauthorized,
-    /// A SYN joins a connection of Multipath TCP whose token is not known. It was not delivered.
+    /// A SYN joins a connection of Multipath TCP, or one that may be accepted at this moment. It was
+    /// not delivered.
     Join,
 }
 
@@ -116,6 +117,8 @@ pub struct PathSettings {
 pub enum Direction {
     /// As if the device had received it.
     In,
+    /// The same, of a SYN that joins a connection for which the worker listens.
+    Join,
     /// Sent by the device.
     Out,
 }
@@ -166,6 +169,9 @@ pub enum BypassStep {
 }
 
 /// The redirection, as one worker sees it. Belongs to the worker's thread.
+///
+/// The methods with a body are for what a redirection may lack: nothing is held back, observed or
+/// handed over, and requests for that fail.
 pub trait Intercept {
     /// Readable when events are pending.
     fn event_fd(&self) -> BorrowedFd<'_>;
@@ -182,88 +188,114 @@ pub trait Intercept {
     /// How long handshakes that began before the worker closed its listeners may take to complete.
     fn lag(&self) -> Duration;
     /// Removes a half-open entry whose client is validated.
-    fn release_half_open(&mut self, flow: &Flow, half_open: HalfOpen);
+    fn release_half_open(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
     /// Removes a half-open entry, unless another SYN of the flow has made it anew.
-    fn release_if_unchanged(&mut self, flow: &Flow, half_open: HalfOpen);
+    fn release_if_unchanged(&mut self, _flow: &Flow, _half_open: HalfOpen) {}
     /// Makes a half-open entry for a flow whose SYN was not captured.
     ///
     /// # Errors
     /// The half-open budget is used up.
-    fn reserve_half_open(&mut self, flow: &Flow) -> io::Result<HalfOpen>;
+    fn reserve_half_open(&mut self, _flow: &Flow) -> io::Result<HalfOpen> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Lets the retransmission of a held SYN reach the listener; the half-open entry stays.
     ///
     /// # Errors
     /// The half-open entry cannot be changed.
-    fn admit(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
+    fn admit(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Forwards retransmissions of a held SYN; the half-open entry stays.
     ///
     /// # Errors
     /// The half-open entry cannot be changed.
-    fn pass(&mut self, flow: &Flow, half_open: HalfOpen) -> io::Result<()>;
+    fn pass(&mut self, _flow: &Flow, _half_open: HalfOpen) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Injects a frame at the device it names.
     ///
     /// # Errors
     /// The device is gone or rejects the frame.
-    fn inject(&mut self, frame: &Frame, direction: Direction) -> io::Result<()>;
+    fn inject(&mut self, _frame: &Frame, _direction: Direction) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Adds `option` to the first SYN of a socket that has not connected yet.
     ///
     /// # Errors
     /// The host does not support it.
-    fn syn_option(&mut self, socket: BorrowedFd<'_>, option: &[u8]) -> io::Result<()>;
+    fn syn_option(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Remembers that a client from this prefix completed a handshake.
-    fn validate_prefix(&mut self, flow: &Flow);
+    fn validate_prefix(&mut self, _flow: &Flow) {}
     /// Sets the initial window of connections with this peer address from now on; `None` restores
     /// the default.
-    fn set_initial_cwnd(&mut self, peer: IpAddr, start: Option<PathSettings>);
+    fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
     /// The observations of this flow's client and service, if there are any.
-    fn observed(&mut self, flow: &Flow) -> Option<Observed>;
+    fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
+        None
+    }
     /// The source address that the server of an observed flow should see. With `now` the host's
     /// state is read anew; otherwise a recent reading may serve.
-    fn source(&mut self, flow: &Flow, now: bool) -> Source;
+    fn source(&mut self, _flow: &Flow, _now: bool) -> Source {
+        Source::Client
+    }
     /// Forwards flows between this client and service, and observes whether they get the answer
     /// that a relay did not get.
-    fn record_no_answer(&mut self, flow: &Flow);
+    fn record_no_answer(&mut self, _flow: &Flow) {}
     /// Forwards all flows that must be observed first: this host blocks relays, until its firewall
     /// or routes change, or for a limited time.
-    fn block(&mut self);
+    fn block(&mut self) {}
     /// Opens flows to this destination strictly for `period`.
-    fn record_failure(&mut self, flow: &Flow, period: Duration);
+    fn record_failure(&mut self, _flow: &Flow, _period: Duration) {}
     /// Reverts [`Intercept::record_failure`].
-    fn clear_failure(&mut self, flow: &Flow);
+    fn clear_failure(&mut self, _flow: &Flow) {}
     /// Begins to hand a relayed flow over to the packet path, and gives up at `deadline`.
     ///
     /// # Errors
     /// The packet path is not available, or the table is full.
     fn begin_bypass(
         &mut self,
-        flow: &Flow,
-        ends: &BypassEnds,
-        deadline: Duration,
-    ) -> io::Result<()>;
+        _flow: &Flow,
+        _ends: &BypassEnds,
+        _deadline: Duration,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Reads the sequence numbers of both sockets, whose receive windows are given in bytes. Called
     /// until the hand-over has its cuts. False if they change too fast.
-    fn learn_bypass(&mut self, flow: &Flow, windows: [u32; 2]) -> bool;
+    fn learn_bypass(&mut self, _flow: &Flow, _windows: [u32; 2]) -> bool {
+        false
+    }
     /// Advances a hand-over.
-    fn step_bypass(&mut self, flow: &Flow, now: Duration) -> BypassStep;
+    fn step_bypass(&mut self, _flow: &Flow, _now: Duration) -> BypassStep {
+        BypassStep::GiveUp
+    }
     /// Makes a flow whose sockets are closed one of the packet path.
-    fn settle_bypass(&mut self, flow: &Flow);
+    fn settle_bypass(&mut self, _flow: &Flow) {}
     /// Ends a hand-over before its cuts: what its ends send reaches the sockets again.
-    fn end_bypass(&mut self, flow: &Flow);
+    fn end_bypass(&mut self, _flow: &Flow) {}
     /// Redirects SYNs of Multipath TCP of one family, under rules that convert, to this listener.
     ///
     /// # Errors
     /// The redirection cannot be changed.
-    fn set_multipath(&mut self, ipv6: bool, to: MultipathListener) -> io::Result<()>;
+    fn set_multipath(&mut self, _ipv6: bool, _to: MultipathListener) -> io::Result<()> {
+        Ok(())
+    }
     /// Lets further paths to `server` join the connection with this token (RFC 8684 section 3.2);
     /// `None` lets none join any more.
     ///
     /// # Errors
     /// There is no room for another connection, or there was none with this token.
-    fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()>;
+    fn set_token(&mut self, _token: u32, _server: Option<SocketAddr>) -> io::Result<()> {
+        Ok(())
+    }
     /// Whether a worker has set this token.
-    fn has_token(&mut self, token: u32) -> bool;
-    /// Forwards SYNs with this token, until a worker sets it.
-    fn forward_joins(&mut self, token: u32);
+    fn has_token(&mut self, _token: u32) -> bool {
+        false
+    }
+    /// Forwards SYNs with this token, until a worker sets or removes it.
+    fn forward_joins(&mut self, _token: u32) {}
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
-    fn forget(&mut self, closed: &[Closed]);
+    fn forget(&mut self, _closed: &[Closed]) {}
 }

@@ -248,10 +248,16 @@ impl Rule {
     /// Whether it delivers packets of transit flows to this host: to sockets, or to be reset.
     pub fn uses_sockets(&self) -> bool {
         match self.action {
-            Action::Relay => self.data_path != DataPath::Packet,
+            // The packet path takes no Multipath TCP.
+            Action::Relay => self.data_path != DataPath::Packet || self.converts_multipath(),
             Action::Forward => false,
             Action::Reject => true,
         }
+    }
+
+    /// Whether it converts Multipath TCP.
+    pub fn converts_multipath(&self) -> bool {
+        self.action == Action::Relay && self.multipath == Multipath::Convert
     }
 
     /// Settings of the sockets of both sides.
@@ -305,9 +311,14 @@ pub struct Policy {
 impl Policy {
     /// Whether a rule converts Multipath TCP, or requests it from servers.
     pub fn wants_multipath(&self) -> bool {
-        let relayed = self.rules.iter();
-        let mut relayed = relayed.filter(|rule| rule.action == Action::Relay);
-        relayed.any(|rule| rule.multipath == Multipath::Convert || rule.upstream_multipath)
+        let mut rules = self.rules.iter();
+        let requested = |rule: &Rule| rule.action == Action::Relay && rule.upstream_multipath;
+        self.converts_multipath() || rules.any(requested)
+    }
+
+    /// Whether a rule converts Multipath TCP.
+    pub(crate) fn converts_multipath(&self) -> bool {
+        self.rules.iter().any(Rule::converts_multipath)
     }
 
     /// The rule for a flow: the longest destination prefix wins, then the

@@ -30,8 +30,8 @@ pub(crate) use info::{
     Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address, peer_options,
     round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
 };
-pub use multipath::{MultipathInfo, PathInfo, multipath_listener, supports_multipath};
-pub(crate) use multipath::{is_multipath, join_address, join_listener, restore_tcp, token};
+pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
+pub(crate) use multipath::{join_address, join_listener, multipath_listener, restore_tcp, token};
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, hop_limit_of_client,
     set_hop_limit, set_impatient, set_pacing, set_quick_ack, set_reset_on_close, set_user_timeout,
@@ -42,7 +42,7 @@ pub use sockets::{
 };
 pub(crate) use sockets::{
     accept, connect, connect_with_data, local_address_toward, multipath_upstream_socket,
-    tcp_socket, upstream_socket,
+    own_upstream_socket, tcp_socket, upstream_socket,
 };
 
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.

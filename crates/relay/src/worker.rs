@@ -62,7 +62,7 @@ use crate::relay::Ready;
 use crate::side::Side;
 use crate::slab::{KEY_BITS, Slab};
 use crate::syn_options::SynOptions;
-use crate::sys::{self, Waker};
+use crate::sys::{self, SocketSettings, Waker};
 use crate::warm::{self, WarmHops};
 
 use bypass::Leaving;
@@ -110,10 +110,8 @@ pub struct Settings {
     pub index: u16,
     /// Its transparent listeners, at most one per family.
     pub listeners: Vec<Socket>,
-    /// The same for clients of Multipath TCP; none where the host does not support it.
-    pub multipath: Vec<Socket>,
-    /// `SO_MARK` of its upstream sockets.
-    pub socket_mark: u32,
+    /// Of the listeners that it opens itself, and the mark of its upstream sockets.
+    pub sockets: SocketSettings,
     /// Its listeners for clients that name the destination themselves.
     pub explicit: Vec<Socket>,
     /// Its listeners with a fixed destination, and that destination.
@@ -289,7 +287,6 @@ impl<I: Intercept> Worker<I> {
         epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
         let listeners = Listeners::new(
             std::mem::take(&mut settings.listeners),
-            std::mem::take(&mut settings.multipath),
             std::mem::take(&mut settings.explicit),
             std::mem::take(&mut settings.fixed),
         )?;
@@ -299,17 +296,15 @@ impl<I: Intercept> Worker<I> {
             // Accepted sockets inherit the options, which saves system calls per flow.
             sys::apply(listener, rules.inherited())?;
         }
-        let mut multipath = Multipath::new(&listeners, settings.socket_mark);
-        multipath.offer(&rules.policy, &mut intercept)?;
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
         let warm = warm_hops(&settings, now);
-        Ok(Self {
+        let mut worker = Self {
             index: settings.index,
             epoll,
             listeners,
             replay_guard: settings.replay_guard,
-            socket_mark: settings.socket_mark,
+            socket_mark: settings.sockets.mark,
             intercept,
             commands,
             waker,
@@ -326,7 +321,7 @@ impl<I: Intercept> Worker<I> {
             warm,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
-            multipath,
+            multipath: Multipath::new(settings.sockets),
             health: Health::default(),
             looks: BinaryHeap::new(),
             held: Held::default(),
@@ -353,7 +348,9 @@ impl<I: Intercept> Worker<I> {
             drain_from: Duration::ZERO,
             drain_until: None,
             replaced: false,
-        })
+        };
+        worker.offer_multipath(&settings.policy)?;
+        Ok(worker)
     }
 
     fn run(&mut self) {
@@ -453,6 +450,7 @@ impl<I: Intercept> Worker<I> {
         let waiting = self.entries.len() > 0
             || self.pending_requests.len() > 0
             || !self.passed.is_empty()
+            || self.multipath.is_listening()
             || self.not_accepting;
         let tick = waiting.then_some(self.swept + TICK);
         let warm = self.warm.as_ref().and_then(WarmHops::deadline);
@@ -656,7 +654,7 @@ fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
     let chains = &settings.policy.chains;
     let common = warm::Common {
         me: chains.me?,
-        mark: settings.socket_mark,
+        mark: settings.sockets.mark,
         token_base: TOKEN_WARM,
         seed: u64::from_ne_bytes(sys::random()),
     };

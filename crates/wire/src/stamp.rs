@@ -114,22 +114,6 @@ pub enum StampError {
 }
 
 impl Probe {
-    /// The packet, without an authentication tag.
-    pub fn encode(&self) -> [u8; OPEN_BYTES] {
-        // What is not written below must be zero (RFC 8762 section 4.2.1).
-        let mut bytes = [0; OPEN_BYTES];
-        self.write(&mut bytes, &OPEN);
-        bytes
-    }
-
-    /// The packet, authenticated with a key that [`key`] made.
-    pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
-        let mut bytes = [0; AUTHENTICATED_BYTES];
-        self.write(&mut bytes, &AUTHENTICATED);
-        add_code(&mut bytes, key);
-        bytes
-    }
-
     fn write(&self, bytes: &mut [u8], layout: &Layout) {
         put(bytes, 0, &self.sequence.to_be_bytes());
         put(bytes, layout.sent, &self.sent.0.to_be_bytes());
@@ -137,9 +121,13 @@ impl Probe {
         put(bytes, layout.sent + 10, &self.session.to_be_bytes());
     }
 
+    fn read(bytes: &[u8], layout: &Layout) -> Option<Self> {
+        Self::read_at(bytes, 0, layout.sent)
+    }
+
     /// The fields of a packet of either kind from its first byte on, or of the copy of a probe in a
     /// reflection.
-    fn read(bytes: &[u8], sequence: usize, sent: usize) -> Option<Self> {
+    fn read_at(bytes: &[u8], sequence: usize, sent: usize) -> Option<Self> {
         let mut number = Bytes::new(bytes.get(sequence..)?);
         let mut rest = Bytes::new(bytes.get(sent..)?);
         Some(Self {
@@ -150,38 +138,9 @@ impl Probe {
             session: rest.u16()?,
         })
     }
-
-    /// Reads what a reflector received. What must be zero is not looked at
-    /// (RFC 8762 §4.2.1).
-    ///
-    /// # Errors
-    /// It is no probe.
-    pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let (authenticated, layout) = cover(bytes)?;
-        let packet = Self::read(bytes, 0, layout.sent).ok_or(StampError::Estimate)?;
-        Ok(Received {
-            packet,
-            authenticated,
-        })
-    }
 }
 
 impl Reflection {
-    /// The packet, without an authentication tag.
-    pub fn encode(&self) -> [u8; OPEN_BYTES] {
-        let mut bytes = [0; OPEN_BYTES];
-        self.write(&mut bytes, &OPEN);
-        bytes
-    }
-
-    /// The packet, authenticated with a key that [`key`] made.
-    pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
-        let mut bytes = [0; AUTHENTICATED_BYTES];
-        self.write(&mut bytes, &AUTHENTICATED);
-        add_code(&mut bytes, key);
-        bytes
-    }
-
     fn write(&self, bytes: &mut [u8], layout: &Layout) {
         let own = Probe {
             sequence: self.sequence,
@@ -201,8 +160,8 @@ impl Reflection {
     }
 
     fn read(bytes: &[u8], layout: &Layout) -> Option<Self> {
-        let own = Probe::read(bytes, 0, layout.sent)?;
-        let probe = Probe::read(bytes, layout.probe_sequence, layout.probe_sent)?;
+        let own = Probe::read(bytes, layout)?;
+        let probe = Probe::read_at(bytes, layout.probe_sequence, layout.probe_sent)?;
         Some(Self {
             sequence: own.sequence,
             sent: own.sent,
@@ -216,20 +175,46 @@ impl Reflection {
             ttl: *bytes.get(layout.ttl)?,
         })
     }
-
-    /// Reads what a sender received.
-    ///
-    /// # Errors
-    /// It is no reflection.
-    pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
-        let (authenticated, layout) = cover(bytes)?;
-        let packet = Self::read(bytes, layout).ok_or(StampError::Estimate)?;
-        Ok(Received {
-            packet,
-            authenticated,
-        })
-    }
 }
+
+/// Both kinds of packets, as they are sent and received.
+macro_rules! codec {
+    ($packet:ident) => {
+        impl $packet {
+            /// The packet, without an authentication tag.
+            pub fn encode(&self) -> [u8; OPEN_BYTES] {
+                // What is not written must be zero (RFC 8762 section 4.2.1).
+                let mut bytes = [0; OPEN_BYTES];
+                self.write(&mut bytes, &OPEN);
+                bytes
+            }
+
+            /// The packet, authenticated with a key that [`key`] made.
+            pub fn auth(&self, key: &Key) -> [u8; AUTHENTICATED_BYTES] {
+                let mut bytes = [0; AUTHENTICATED_BYTES];
+                self.write(&mut bytes, &AUTHENTICATED);
+                add_code(&mut bytes, key);
+                bytes
+            }
+
+            /// Reads what arrived. What must be zero is not looked at (RFC 8762 section 4.2.1).
+            ///
+            /// # Errors
+            /// It is no packet of this kind.
+            pub fn parse(bytes: &[u8]) -> Result<Received<'_, Self>, StampError> {
+                let (authenticated, layout) = cover(bytes)?;
+                let packet = Self::read(bytes, layout).ok_or(StampError::Estimate)?;
+                Ok(Received {
+                    packet,
+                    authenticated,
+                })
+            }
+        }
+    };
+}
+
+codec!(Probe);
+codec!(Reflection);
 
 /// Where the fields of a packet begin, in bytes from its first one. An error estimate and the
 /// session follow a timestamp.

@@ -39,7 +39,7 @@ fn sound() -> (Host, Config) {
 fn list(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(String, String)> {
     let (mut host, mut config) = sound();
     problem(&mut host, &mut config);
-    let findings = ALL.iter().flat_map(|check| check(&host, &config));
+    let findings = ALL.iter().flat_map(|(_, check)| check(&host, &config));
     let bad = findings.filter(|finding| finding.level != Level::Ok);
     bad.map(|finding| (finding.what, finding.fix)).collect()
 }
@@ -133,7 +133,7 @@ fn sound_host_passes() {
     let (host, config) = sound();
     let texts: Vec<_> = ALL
         .iter()
-        .map(|check| check(&host, &config).len())
+        .map(|(_, check)| check(&host, &config).len())
         .collect();
     assert_eq!(texts, [1; ALL.len()], "one finding each");
 }

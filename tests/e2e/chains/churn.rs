@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_lab::link::Link;
 use posthaste_lab::network::Network;
 
-use crate::churn::churn;
+use crate::churn::{Churn, churn};
 use crate::support::{PORT, counter, listen};
 use crate::watch::Accounts;
 
@@ -45,7 +45,12 @@ fn lossy_hops() {
             .iter()
             .map(|node| Accounts::of(node).with_spare_sockets(spare));
         let accounts: Vec<_> = accounts.collect();
-        let expected = churn(&network, &listener, count, THREADS);
+        let Churn {
+            expected,
+            abandoned,
+        } = churn(&network, &listener, count, THREADS);
+        let given_up: u64 = nodes.iter().map(|node| counter(node, "hops_failed")).sum();
+        assert!(abandoned <= given_up, "{abandoned} of {given_up} hops");
         let mut previous = None;
         for (index, (node, accounts)) in nodes.iter().zip(accounts).enumerate() {
             let ended = accounts.settle_any(node);

@@ -46,7 +46,7 @@ fn start_server(network: &Network) -> Nginx {
     }}",
         root = root.display()
     );
-    Nginx::start(&program("nginx"), network.server(), files, &http).unwrap()
+    Nginx::start(network.server(), files, &http).unwrap()
 }
 
 /// A certificate for the server's addresses, signed by itself.

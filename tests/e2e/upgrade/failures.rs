@@ -80,6 +80,30 @@ fn wrong_configuration_changes_nothing() {
 
 // promise: F15
 #[test]
+fn another_protocol_needs_a_restart() {
+    let address = "127.0.0.1:8080";
+    let fixed = |multipath: bool| {
+        format!(
+            "[[listener]]\nmode = \"fixed\"\naddress = \"{address}\"\n\
+             destination = \"192.0.2.9:80\"\nmultipath = {multipath}\n"
+        )
+    };
+    for before in [false, true] {
+        let testbed = Testbed::start(&fixed(before));
+        let config = fixed(!before);
+        testbed.place.node.write_config(&config).unwrap();
+        let output = testbed.place.try_upgrade(testbed.host(), &[]);
+        assert_unchanged(
+            &testbed,
+            &output,
+            &[address, "multipath changed", "restart"],
+        );
+        testbed.end();
+    }
+}
+
+// promise: F15
+#[test]
 fn ending_node_refuses_successor() {
     let testbed = Testbed::start("[node]\ndrain_timeout = \"1h\"\n");
     let listener = listen(testbed.network.server(), PORT);

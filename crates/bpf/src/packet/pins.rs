@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
 use super::sweep::Sweep;
 use crate::bypass::burial::Burial;
 use crate::object::Map;
@@ -46,11 +48,7 @@ impl Pins {
     /// The directory of a network namespace, made if needed.
     pub(super) fn make(netns: u64) -> io::Result<Self> {
         let places = [FILE_SYSTEM, OF_SERVICE];
-        if !places
-            .map(Path::new)
-            .into_iter()
-            .any(sys::is_bpf_file_system)
-        {
+        if !places.map(Path::new).into_iter().any(is_bpf_file_system) {
             let message = format!("no BPF file system is mounted at {FILE_SYSTEM}");
             return Err(io::Error::new(io::ErrorKind::NotFound, message));
         }
@@ -117,9 +115,14 @@ impl Pins {
     }
 }
 
+/// Whether a directory is in a BPF file system.
+fn is_bpf_file_system(directory: &Path) -> bool {
+    statfs(directory).is_ok_and(|system| system.filesystem_type() == BPF_FS_MAGIC)
+}
+
 fn of_namespace(netns: u64) -> PathBuf {
     let service = Path::new(OF_SERVICE);
-    let directory = if sys::is_bpf_file_system(service) {
+    let directory = if is_bpf_file_system(service) {
         service
     } else {
         Path::new(DIRECTORY)
@@ -146,7 +149,7 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// The flows that were left in a network namespace. The caller knows that no node is there.
+    /// The flows that were left in a network namespace. The caller has checked that no node is there.
     pub fn find(netns: u64) -> Option<Self> {
         let pins = Pins::of(netns);
         let object = &packet_path::OBJECT;
@@ -166,7 +169,7 @@ impl Orphans {
     }
 
     /// Ends the flows that the node was about to hand over: both ends are reset. Call it before
-    /// another node may start, which could not tell these from its own. Returns how many are left.
+    /// another node may start, which would take these for its own. Returns how many are left.
     pub fn bury(&self) -> usize {
         let burial = self.burial.as_ref();
         burial.map_or(0, |burial| burial.round(true).unwrap_or(1))

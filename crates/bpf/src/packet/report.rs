@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the packet path knows: its flows, and what decides whether a new one is taken.
+//! The state of the packet path: its flows, and what decides whether a new one is taken.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct PacketFlow {
     pub bytes_down: u64,
 }
 
-/// What the programs know about a destination (address and port), and about one client of it.
+/// What the programs have learned about a destination (address and port), and about one client of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketKnowledge {
     /// For how long its flows are not taken, since one was refused or got no answer, or a promise
@@ -143,7 +143,9 @@ pub(super) fn knowledge(
     let profile: Option<types::packet_profile> = value_of(profiles, bytes(&service))?;
     Ok(PacketKnowledge {
         is_admitted: client.is_some_and(admits),
-        ..profile.map_or_else(PacketKnowledge::default, |profile| judge(&profile, now))
+        ..profile.map_or_else(PacketKnowledge::default, |profile| {
+            of_profile(&profile, now)
+        })
     })
 }
 
@@ -153,7 +155,7 @@ fn value_of<T: Copy + layout::Structure>(map: &Map, key: &[u8]) -> Result<Option
     Ok(whole(&value).filter(|_| found))
 }
 
-fn judge(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
+fn of_profile(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
     let bad_until = Duration::from_nanos(profile.bad_until_ns);
     let age = now.saturating_sub(Duration::from_nanos(profile.learned_ns));
     PacketKnowledge {

@@ -12,7 +12,7 @@ use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::policy::Action;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{EARLY, Host, LATE, STRICT, client, on_host, rule, server};
+use crate::host::{EARLY, Host, LATE, STRICT, client, on_host, on_starting_host, rule, server};
 use crate::segment::{Segment, ethernet, finish_ipv4};
 
 const MODES: [AcceptMode; 3] = [EARLY, STRICT, LATE];
@@ -245,7 +245,7 @@ fn tcp_checksum_checked() {
 // promise: T22
 #[test]
 fn end_to_end_options_pass() {
-    let foreign: [(&[u8], &str); 6] = [
+    let foreign: [(&[u8], &str); 9] = [
         (&[19, 18], "TCP-MD5"),
         (&[29, 16], "TCP-AO"),
         (&[30, 12, 0x10], "MP_JOIN"),
@@ -253,6 +253,12 @@ fn end_to_end_options_pass() {
             &[1, 1, 2, 4, 5, 0xb4, 30, 12, 0x11],
             "MP_JOIN behind others",
         ),
+        (&[30, 4, 0x01, 0, 30, 12, 0x10], "MP_CAPABLE and MP_JOIN"),
+        (
+            &[30, 12, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 30, 4, 0x01],
+            "MP_JOIN and MP_CAPABLE",
+        ),
+        (&[30, 24, 0x10], "the MP_JOIN of an ACK"),
         (&[2, 4, 5, 0xb4, 8, 1], "an option too short"),
         (&[2, 4, 5, 0xb4, 8, 40], "an option too long"),
     ];
@@ -267,6 +273,26 @@ fn end_to_end_options_pass() {
             let mut cut = syn(family);
             cut.options = vec![1, 1, 1, 19];
             assert_passed(host, &cut.packet(), "an option without a length");
+        }
+    });
+}
+
+/// Later programs decide about these; TCP opens late.
+// promise: MP3
+#[test]
+fn starting_node_leaves_options_to_the_server() {
+    on_starting_host(|host| {
+        host.obey(&[rule(Action::Relay, EARLY)]);
+        for family in Family::ALL {
+            let mut segment = syn(family);
+            for options in [&[30, 4, 0x01, 0][..], &[30, 12, 0x10, 0], &[19, 18, 0, 0]] {
+                segment.options = options.to_vec();
+                segment.options.resize(24, 1);
+                let verdict = host.receive(&ethernet(&segment.packet()));
+                assert_eq!(verdict, Passed, "{family} {options:?}");
+            }
+            segment.options.clear();
+            assert_eq!(host.receive(&ethernet(&segment.packet())), Redirected);
         }
     });
 }

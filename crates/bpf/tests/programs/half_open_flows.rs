@@ -250,8 +250,8 @@ fn reserved_flow_repeats() {
     });
 }
 
-/// Else the half-open entry in the reserve would hold the server's SYN-ACK for ever: the worker knows of the
-/// new one only.
+/// Else the half-open entry in the reserve would hold the server's SYN-ACK endlessly: the worker has
+/// only the new one.
 #[test]
 fn new_attempt_leaves_reserve() {
     on_host_with(TIGHT, |host| {
@@ -350,7 +350,7 @@ fn ring_wraps_around() {
     });
 }
 
-/// The worker knows nothing of the second attempt, so the first one's half-open entry still has to hold the
+/// The worker has no event of the second attempt, so the first one's half-open entry still has to hold the
 /// server's SYN-ACK.
 #[test]
 fn lost_event_keeps_entry() {

@@ -78,6 +78,12 @@ pub(crate) fn on_host(test: impl FnOnce(&mut Host<'_>) + Send) {
     on_host_with(SETTINGS, test);
 }
 
+/// The same before the deferred programs are loaded.
+pub(crate) fn on_starting_host(test: impl FnOnce(&mut Host<'_>) + Send) {
+    let namespace = forwarding_namespace();
+    namespace.run_in(|| test(&mut Host::starting(&namespace, SETTINGS)));
+}
+
 pub(crate) fn on_host_with(settings: Settings, test: impl FnOnce(&mut Host<'_>) + Send) {
     let namespace = forwarding_namespace();
     namespace.run_in(|| test(&mut Host::new(&namespace, settings)));
@@ -111,13 +117,18 @@ fn forwarding_namespace() -> Namespace {
 
 impl<'a> Host<'a> {
     pub(crate) fn new(namespace: &'a Namespace, settings: Settings) -> Self {
+        let mut host = Self::starting(namespace, settings);
+        host.redirect.settle().unwrap();
+        host
+    }
+
+    fn starting(namespace: &'a Namespace, settings: Settings) -> Self {
         let mut redirect = load(settings);
         let [ifindex, out] = ["in0", "out0"].map(|name| interface(namespace, name));
         redirect
             .attach(ifindex, device(LinkLayer::Ethernet))
             .unwrap();
         redirect.attach(out, device(LinkLayer::Ethernet)).unwrap();
-        redirect.settle().unwrap();
         let worker_maps = redirect
             .worker_maps(0)
             .unwrap()

@@ -39,7 +39,7 @@ impl Reader {
             secret,
             state: self.read(section, "state", value::directory),
             transfer_bytes: self.get(section, "transfer_size"),
-            socket: self.hop_defaults(),
+            socket: self.capacity.hop_defaults(),
         })
     }
 

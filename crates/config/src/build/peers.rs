@@ -19,8 +19,6 @@ use super::Reader;
 const PEERS_MAX: usize = 1024;
 /// Bound on addresses that a peer calls from: the programs hold all of 1024 peers.
 const CALLERS_MAX: usize = 4;
-/// What is better than the kernel's default over a long hop, where it is there.
-const CONGESTION: &str = "bbr";
 /// What stands for an address or a key that is missing or wrong until the
 /// problems are reported.
 const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -63,22 +61,10 @@ impl Reader {
         let socket = if sections.is_empty() {
             SideOptions::default()
         } else {
-            self.hop_defaults()
+            self.capacity.hop_defaults()
         };
         let peers = sections.iter();
         peers.map(|section| self.peer(section, me, &socket)).unzip()
-    }
-
-    /// The settings of the sockets of hops, without those of a peer.
-    pub(super) fn hop_defaults(&self) -> SideOptions {
-        // Used where it is there, and not demanded: a node must start on a kernel without it.
-        let known = (self.capacity.congestion)();
-        // The kernel rejects a name that it does not have, and each hop would lose its settings.
-        let there = known.iter().any(|name| name == CONGESTION);
-        SideOptions {
-            congestion: there.then(|| CONGESTION.to_owned()),
-            ..SideOptions::default()
-        }
     }
 
     fn peer(

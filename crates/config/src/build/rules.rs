@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[defaults]` and `[[rule]]`: what is done with flows, and by which sockets.
 
-use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{
-    Action, DataPath, Match, Multipath, Policy, Rule, SideOptions, SourceAddress, Timeouts,
-};
+use posthaste_relay::policy::{Action, Match, Policy, Rule, SideOptions, Timeouts};
 
 use super::super::document::Section;
 use super::super::shadow::{self, Shadowed};
@@ -15,23 +12,16 @@ use super::Reader;
 const RULES_MAX: usize = 1024;
 /// What goes before a rule is named, up to so many.
 const SHADOWS_NAMED_MAX: usize = 3;
-/// Defaults that rules start from.
-pub(super) struct Defaults {
-    accept: AcceptMode,
-    observe: bool,
-    data_path: DataPath,
-    bypass: bool,
-    multipath: Multipath,
-    upstream_multipath: bool,
-    source_address: SourceAddress,
-    downstream: SideOptions,
-    upstream: SideOptions,
-    timeouts: Timeouts,
-}
 
 impl Reader {
-    pub(super) fn defaults(&mut self, section: &Section) -> Defaults {
-        Defaults {
+    /// What rules start from: the rule of a file without rules, which relays all.
+    pub(super) fn defaults(&mut self, section: &Section) -> Rule {
+        Rule {
+            name: "all".into(),
+            matches: Match::default(),
+            action: Action::Relay,
+            proxy_protocol: false,
+            transfer_bytes: None,
             accept: self.get(section, "accept"),
             observe: self.get(section, "observe"),
             data_path: self.get(section, "data_path"),
@@ -96,10 +86,10 @@ impl Reader {
         given.unwrap_or_else(|| base.and_then(|base| base.congestion.clone()))
     }
 
-    pub(super) fn rules(&mut self, sections: &[Section], defaults: &Defaults) -> Vec<Rule> {
+    pub(super) fn rules(&mut self, sections: &[Section], defaults: &Rule) -> Vec<Rule> {
         if sections.is_empty() {
             // Only without any rule: with rules, a flow that none matches is forwarded.
-            return vec![relay_all(defaults)];
+            return vec![defaults.clone()];
         }
         self.at_most(RULES_MAX, "rule", sections);
         self.unique("rule", "name", sections, value::name);
@@ -142,7 +132,7 @@ impl Reader {
         }
     }
 
-    fn rule(&mut self, section: &Section, defaults: &Defaults) -> Rule {
+    fn rule(&mut self, section: &Section, defaults: &Rule) -> Rule {
         let (down, up) = (section.one("downstream"), section.one("upstream"));
         Rule {
             name: self.name(section),
@@ -165,26 +155,5 @@ impl Reader {
             upstream: self.side(up, Some(&defaults.upstream)),
             timeouts: self.timeouts(section.one("timeouts"), Some(defaults.timeouts)),
         }
-    }
-}
-
-/// The rule of a file without rules.
-fn relay_all(defaults: &Defaults) -> Rule {
-    Rule {
-        name: "all".into(),
-        matches: Match::default(),
-        action: Action::Relay,
-        accept: defaults.accept,
-        observe: defaults.observe,
-        data_path: defaults.data_path,
-        bypass: defaults.bypass,
-        multipath: defaults.multipath,
-        upstream_multipath: defaults.upstream_multipath,
-        source_address: defaults.source_address,
-        proxy_protocol: false,
-        transfer_bytes: None,
-        downstream: defaults.downstream.clone(),
-        upstream: defaults.upstream.clone(),
-        timeouts: defaults.timeouts,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_control::message::{self, LinkState, NodeNumber};
 
-use crate::documents::{Link, Links, Node, Nodes, Plan, PlanVersion, Status};
+use crate::documents::{Link, Links, Node, Nodes, Plan, Status};
 use crate::server::{Inner, Server};
 
 /// The whole in a few numbers.
@@ -35,7 +35,7 @@ fn plan_of(inner: &Inner, now: Duration) -> Plan {
     let connected = inner.sessions.keys();
     let follows = |node: &&NodeNumber| inner.state.holds(**node) == Some(Some(plan_version));
     Plan {
-        plan_version: of(plan_version),
+        plan_version,
         age_seconds: made.map(|made| now.saturating_sub(made.at).as_secs_f64()),
         took_seconds: made.map(|made| made.took.as_secs_f64()),
         nodes: numbers.nodes,
@@ -78,7 +78,7 @@ fn node_of(inner: &Inner, node: &posthaste_config::controller::Node, now: Durati
         software: hello.map(|hello| hello.software.clone()),
         listeners: addresses(|hello| &hello.listeners),
         reflectors: addresses(|hello| &hello.reflectors),
-        holds: inner.state.holds(node.id).flatten().map(of),
+        holds: inner.state.holds(node.id).flatten(),
         clock_offset_seconds: inner
             .state
             .clock_ahead_us(node.id)
@@ -135,12 +135,4 @@ fn word(state: LinkState) -> String {
         LinkState::Dead => "dead",
     };
     word.into()
-}
-
-/// A stamp as it is shown.
-pub(in super::super) fn of(plan_version: message::PlanVersion) -> PlanVersion {
-    PlanVersion {
-        epoch: plan_version.epoch,
-        version: plan_version.version,
-    }
 }

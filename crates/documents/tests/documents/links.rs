@@ -127,3 +127,36 @@ fn named_code_exists() {
     }
     assert!(unknown.is_empty(), "\n{}", unknown.join("\n"));
 }
+
+/// The code of a row: a file, and what the row names in it.
+fn named_in(row: &str) -> Option<(&str, Vec<&str>)> {
+    let mut cells = row.strip_prefix("| `")?.split(" | ");
+    let file = cells.next()?.strip_suffix('`')?;
+    let names = cells.next()?.split('`').skip(1).step_by(2);
+    Some((file, names.collect()))
+}
+
+#[test]
+fn walk_names_functions() {
+    let text = tree::read("docs/internals.md");
+    let (_, walk) = text.split_once("## Follow a SYN").unwrap();
+    let (walk, _) = walk.split_once("\n## ").unwrap();
+    let rows: Vec<_> = walk.lines().filter_map(named_in).collect();
+    assert!((2..12).contains(&rows.len()), "{} files", rows.len());
+    for (file, names) in rows {
+        let source = tree::read(file);
+        // A C function has its type before its name, and a space or a star in between.
+        let defined = |name| {
+            [
+                format!("fn {name}("),
+                format!("int {name}("),
+                format!("bool {name}("),
+                format!("__u32 {name}("),
+            ]
+        };
+        for name in names {
+            let is_there = defined(name).iter().any(|words| source.contains(words));
+            assert!(is_there, "{file} has no {name}");
+        }
+    }
+}

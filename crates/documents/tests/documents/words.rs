@@ -137,23 +137,8 @@ const SPEECH: [(&str, &str); 17] = [
     ("whoever", "the actor's name"),
 ];
 
-/// The code that uses literal verbs. Other code is still to be rewritten.
-const LITERAL: [&str; 14] = [
-    "crates/bpf-build/",
-    "crates/bypass/",
-    "crates/config/",
-    "crates/control/",
-    "crates/controller/",
-    "crates/daemon/",
-    "crates/lab/",
-    "crates/measure/",
-    "crates/netlink/",
-    "crates/plan/",
-    "crates/relay/",
-    "crates/testkit/",
-    "crates/wire/",
-    "src/",
-];
+/// The code that uses literal verbs: not the tests of the whole product yet.
+const LITERAL: [&str; 2] = ["crates/", "src/"];
 
 /// The words of a text, in lower case: those of `snake_case` and `CamelCase` names apart.
 fn words(line: &str) -> Vec<String> {

@@ -1,43 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lines with markers, the model's dashed.
 
-use super::scale::{Scale, Spacing, plain, ticks};
-use super::svg::{Anchor, Svg};
+use super::scale::{Scale, plain, ticks};
+use super::svg::{END, MIDDLE, START, Svg};
 use super::{
     Across, Drawing, FOOT, GRID, HEIGHT, INK, LABEL, LEFT, PALETTE, Point, RIGHT, SOFT, Series,
-    TICK, marker,
+    TICK,
 };
 
-const DASHED: &str = " stroke-dasharray=\"5 4\"";
+/// Room beyond the last number of a linear axis.
+const ROOM: f64 = 1.04;
 
 /// Draws one line per series below `top` and returns where the plotting area ends.
 pub(super) fn draw(svg: &mut Svg, top: f64, drawing: &Drawing<'_>) -> f64 {
     let bottom = HEIGHT - FOOT;
     let (y, y_ticks) = drawing.value_axis(bottom, top);
-    let mut places: Vec<f64> = drawing.places().collect();
-    places.sort_by(f64::total_cmp);
-    places.dedup();
-    let has_markers = drawing.has_markers();
-    let x = across(&places, has_markers);
-    let mut labels = places;
-    if !has_markers {
-        labels = ticks(x.high / ROOM, 8);
-        labels.retain(|tick| *tick <= x.high);
-    }
+    let (x, x_ticks) = drawing.across_axis();
     for tick in y_ticks {
         let y = y.at(tick);
-        svg.line((LEFT, y), (RIGHT, y), GRID, 1.0, "");
-        svg.text((LEFT - 8.0, y + 4.0), Anchor::End, TICK, &plain(tick));
+        svg.line(&[(LEFT, y), (RIGHT, y)], GRID, 1.0);
+        svg.text((LEFT - 8.0, y + 4.0), END, TICK, &plain(tick));
     }
-    for value in labels {
-        let x = x.at(value);
-        svg.line((x, top), (x, bottom), GRID, 1.0, "");
-        svg.text((x, bottom + 19.0), Anchor::Middle, TICK, &plain(value));
-    }
-    svg.line((LEFT, bottom), (RIGHT, bottom), INK, 1.0, "");
-    axis_labels(svg, top, bottom, drawing);
+    x.draw_across(svg, &x_ticks, top, bottom);
+    svg.line(&[(LEFT, bottom), (RIGHT, bottom)], INK, 1.0);
+    svg.text((20.0, top - 8.0), START, LABEL, &drawing.chart.value_label);
+    let under = (f64::midpoint(LEFT, RIGHT), bottom + 42.0);
+    svg.text(under, MIDDLE, LABEL, &drawing.chart.across_label);
     for (order, series) in drawing.series.iter().enumerate() {
-        draw_series(svg, (&x, &y), series, order, has_markers);
+        draw_series(svg, (&x, &y), series, order, drawing.has_markers());
     }
     bottom
 }
@@ -49,21 +39,23 @@ impl Drawing<'_> {
         matches!(self.chart.across, Across::Label(_))
     }
 
-    /// The places of all points on the other axis.
-    fn places(&self) -> impl Iterator<Item = f64> {
+    /// The other axis, and its ticks, with some room at both ends. It starts at zero when linear, so
+    /// that distances mean what they seem to.
+    fn across_axis(&self) -> (Scale, Vec<f64>) {
         let points = self.series.iter().flat_map(|series| &series.points);
-        points.map(|point| point.at)
+        let mut places: Vec<f64> = points.map(|point| point.at).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        let (first, last) = (places[0], places[places.len() - 1]);
+        if self.has_markers() {
+            let room = (last / first).powf(0.05).max(1.01);
+            let scale = Scale::logarithmic(first / room, last * room, LEFT, RIGHT);
+            return (scale, places);
+        }
+        let mut labels = ticks(last, 8);
+        labels.retain(|tick| *tick <= last * ROOM);
+        (Scale::linear(last * ROOM, LEFT, RIGHT), labels)
     }
-}
-
-fn axis_labels(svg: &mut Svg, top: f64, bottom: f64, drawing: &Drawing<'_>) {
-    let (left, value) = (
-        (22.0, f64::midpoint(top, bottom)),
-        &drawing.chart.value_label,
-    );
-    svg.rotated_text(left, Anchor::Middle, LABEL, -90.0, value);
-    let under = (f64::midpoint(LEFT, RIGHT), bottom + 42.0);
-    svg.text(under, Anchor::Middle, LABEL, &drawing.chart.across_label);
 }
 
 fn draw_series(
@@ -73,63 +65,40 @@ fn draw_series(
     order: usize,
     has_markers: bool,
 ) {
+    let (points, colour) = (&series.points, PALETTE[order]);
     let at = |point: &Point, value: f64| (x.at(point.at), y.at(value));
-    let models = series.points.iter();
-    let models: Vec<_> = models
-        .filter_map(|point| Some(at(point, point.model?)))
-        .collect();
+    let models = points.iter();
+    let models = models.filter_map(|point| Some(at(point, point.model?)));
+    let models: Vec<_> = models.collect();
     if !models.is_empty() {
         // Below the measurements, which matter more.
-        svg.polyline(&models, PALETTE[order], 1.5, DASHED);
+        svg.dashed(&models, colour);
         for &place in &models {
-            marker::filled(svg, place, order, "#ffffff");
+            svg.filled_marker(place, order, "#ffffff");
         }
     }
-    for point in &series.points {
-        let Some((low, high)) = point.spread else {
-            continue;
-        };
-        svg.line(at(point, low), at(point, high), PALETTE[order], 1.2, "");
+    for point in points {
+        if let Some((low, high)) = point.spread {
+            svg.line(&[at(point, low), at(point, high)], colour, 1.2);
+        }
     }
-    let measured = series.points.iter();
-    let measured: Vec<_> = measured.map(|point| at(point, point.value)).collect();
-    svg.polyline(&measured, PALETTE[order], 2.2, "");
+    let measured = points.iter().map(|point| at(point, point.value));
+    let measured: Vec<_> = measured.collect();
+    svg.line(&measured, colour, 2.2);
     let marked = measured.iter().filter(|_| has_markers);
-    marked.for_each(|&place| marker::draw(svg, place, order));
-}
-
-/// Room beyond the last number of a linear axis.
-const ROOM: f64 = 1.04;
-
-/// The x axis with some room at both ends. It starts at zero when linear, so that distances mean
-/// what they seem to.
-fn across(places: &[f64], is_logarithmic: bool) -> Scale {
-    let (first, last) = (places[0], places[places.len() - 1]);
-    let room = (last / first).powf(0.05).max(1.01);
-    let (low, high, spacing) = if is_logarithmic {
-        (first / room, last * room, Spacing::Logarithmic)
-    } else {
-        (0.0, last * ROOM, Spacing::Linear)
-    };
-    Scale {
-        low,
-        high,
-        start: LEFT,
-        end: RIGHT,
-        spacing,
-    }
+    marked.for_each(|&place| svg.marker(place, order));
 }
 
 /// The legend's sample of a series.
 pub(super) fn key(svg: &mut Svg, x: f64, y: f64, order: usize, has_markers: bool) {
-    svg.line((x, y - 4.0), (x + 24.0, y - 4.0), PALETTE[order], 2.2, "");
+    svg.line(&[(x, y), (x + 24.0, y)], PALETTE[order], 2.2);
     if has_markers {
-        marker::draw(svg, (x + 12.0, y - 4.0), order);
+        svg.marker((x + 12.0, y), order);
     }
 }
 
 /// The legend's sample of the model's lines.
 pub(super) fn model_key(svg: &mut Svg, x: f64, y: f64) {
-    svg.line((x, y - 4.0), (x + 24.0, y - 4.0), SOFT, 1.5, DASHED);
-    svg.circle((x + 12.0, y - 4.0), 4.0, "#ffffff", SOFT);
+    svg.dashed(&[(x, y), (x + 24.0, y)], SOFT);
+    svg.circle((x + 12.0, y), "#ffffff", SOFT);
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::svg::{Anchor, Svg};
+use super::svg::{At, START, Svg};
 use super::{Chart, GRID, LABEL, PALETTE, RIGHT, TICK, select};
 use crate::record::Record;
 
@@ -34,23 +34,23 @@ pub(super) fn draw(svg: &mut Svg, chart: &Chart, record: &Record) -> f64 {
         // Grey is for places.
         let colour = PALETTE[order + 1];
         let ends = [hops[0], hops[hops.len() - 1]];
-        svg.polyline(&ends, colour, 1.2, " stroke-dasharray=\"5 4\"");
-        svg.polyline(&hops, colour, 2.4, "");
+        svg.dashed(&ends, colour);
+        svg.line(&hops, colour, 2.4);
         let y = 74.0 + 18.0 * order as f64;
-        svg.line((20.0, y - 4.0), (44.0, y - 4.0), colour, 2.4, "");
-        svg.text((50.0, y), Anchor::Start, LABEL, way);
+        svg.line(&[(20.0, y - 4.0), (44.0, y - 4.0)], colour, 2.4);
+        svg.text((50.0, y), START, LABEL, way);
     }
     for (name, at) in &spots {
-        svg.circle(*at, 4.0, "#ffffff", PALETTE[0]);
-        svg.text((at.0 + 7.0, at.1 - 5.0), Anchor::Start, TICK, name);
+        svg.circle(*at, "#ffffff", PALETTE[0]);
+        svg.text((at.0 + 7.0, at.1 - 5.0), START, TICK, name);
     }
     let (_, bottom) = on_page(WEST, SOUTH);
-    svg.line((20.0, bottom), (RIGHT, bottom), GRID, 1.0, "");
+    svg.line(&[(20.0, bottom), (RIGHT, bottom)], GRID, 1.0);
     bottom
 }
 
 /// Names and positions on the page of places: names with longitude and latitude in degrees.
-fn spots(places: &Value) -> Vec<(String, (f64, f64))> {
+fn spots(places: &Value) -> Vec<(String, At)> {
     let degrees = |at: &Value, index: usize| at[index].as_f64().unwrap_or(0.0);
     let places = places.as_object().into_iter().flatten();
     let spot =
@@ -58,7 +58,7 @@ fn spots(places: &Value) -> Vec<(String, (f64, f64))> {
     places.map(spot).collect()
 }
 
-fn on_page(longitude: f64, latitude: f64) -> (f64, f64) {
+fn on_page(longitude: f64, latitude: f64) -> At {
     let x = 30.0 + (longitude - WEST) * PER_DEGREE;
     // Stretched, so that shapes in the middle latitudes look as usual.
     (x, TOP + (NORTH - latitude) * PER_DEGREE * 1.2)

@@ -1,31 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mapping of values to positions on the page, and where to put ticks.
 
-/// How distances on an axis relate to values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spacing {
-    /// Equal steps for equal differences.
-    Linear,
-    /// Equal steps for equal ratios; all values must be positive.
-    Logarithmic,
-}
+use super::svg::{MIDDLE, Svg};
+use super::{GRID, TICK};
 
 /// One axis: values `low..=high` laid over positions `start..=end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
-    pub(super) low: f64,
-    pub(super) high: f64,
-    pub(super) start: f64,
-    pub(super) end: f64,
-    pub(super) spacing: Spacing,
+    low: f64,
+    high: f64,
+    start: f64,
+    end: f64,
+    /// Equal steps for equal ratios, instead of differences.
+    pub(super) is_logarithmic: bool,
 }
 
 impl Scale {
+    /// From zero on.
+    pub(super) fn linear(high: f64, start: f64, end: f64) -> Self {
+        Self {
+            low: 0.0,
+            high,
+            start,
+            end,
+            is_logarithmic: false,
+        }
+    }
+
+    /// All values must be positive.
+    pub(super) fn logarithmic(low: f64, high: f64, start: f64, end: f64) -> Self {
+        Self {
+            low,
+            is_logarithmic: true,
+            ..Self::linear(high, start, end)
+        }
+    }
+
+    /// Draws upright lines at the ticks, and their labels below.
+    pub(super) fn draw_across(&self, svg: &mut Svg, ticks: &[f64], top: f64, bottom: f64) {
+        for &tick in ticks {
+            let x = self.at(tick);
+            svg.line(&[(x, top), (x, bottom)], GRID, 1.0);
+            svg.text((x, bottom + 19.0), MIDDLE, TICK, &plain(tick));
+        }
+    }
+
     /// The position of `value`.
     pub(super) fn at(&self, value: f64) -> f64 {
-        let part = match self.spacing {
-            Spacing::Linear => (value - self.low) / (self.high - self.low),
-            Spacing::Logarithmic => (value / self.low).ln() / (self.high / self.low).ln(),
+        let part = match self.is_logarithmic {
+            false => (value - self.low) / (self.high - self.low),
+            true => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         self.start + (self.end - self.start) * part
     }
@@ -58,10 +82,9 @@ pub(super) fn decades(least: f64, most: f64) -> Vec<f64> {
     values
 }
 
-/// `value` as a tick label: no trailing zeros.
+/// `value` as a tick label, without the error of its last digits.
 pub(super) fn plain(value: f64) -> String {
-    let text = format!("{value:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_string()
+    ((value * 1e6).round() / 1e6).to_string()
 }
 
 #[cfg(test)]
@@ -83,19 +106,10 @@ mod tests {
 
     #[test]
     fn scales_map_their_ends() {
-        let scale = Scale {
-            low: 10.0,
-            high: 1000.0,
-            start: 0.0,
-            end: 100.0,
-            spacing: Spacing::Logarithmic,
-        };
+        let scale = Scale::logarithmic(10.0, 1000.0, 0.0, 100.0);
         assert!((scale.at(100.0) - 50.0).abs() < 1e-9);
-        let scale = Scale {
-            spacing: Spacing::Linear,
-            ..scale
-        };
-        assert!((scale.at(505.0) - 50.0).abs() < 1e-9);
+        let scale = Scale::linear(1000.0, 0.0, 100.0);
+        assert!((scale.at(505.0) - 50.5).abs() < 1e-9);
     }
 
     #[test]

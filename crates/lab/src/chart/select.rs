@@ -27,7 +27,6 @@ pub(super) fn drawing<'a>(chart: &'a Chart, samples: &[Samples]) -> Drawing<'a> 
         let points = match &chart.across {
             Across::Rows(labels) => medians(&own, |one| Some(row(&mut rows, one, labels) as f64)),
             Across::Label(label) => medians(&own, |one| one.labels.get(label)?.parse().ok()),
-            Across::Quantity(quantity) => pairs(&own, samples, quantity),
             Across::Share(up_to) => shares(&own, up_to.unwrap_or(largest)),
             Across::Map => Vec::new(),
         };
@@ -76,16 +75,6 @@ fn medians(own: &[&Samples], mut at: impl FnMut(&Samples) -> Option<f64>) -> Vec
     points
 }
 
-/// The values, each beside that of the other quantity with the same labels.
-fn pairs(own: &[&Samples], all: &[Samples], quantity: &str) -> Vec<Point> {
-    let pairs = own.iter().flat_map(|one| {
-        let other = all.iter().find(|other| other.are(quantity, &one.labels));
-        let places = other.into_iter().flat_map(|other| &other.values);
-        places.zip(&one.values)
-    });
-    pairs.map(|(at, value)| plain(*at, *value)).collect()
-}
-
 /// The share of the values that are no larger, in percent.
 fn shares(own: &[&Samples], up_to: f64) -> Vec<Point> {
     let values: Vec<f64> = own.iter().flat_map(|one| one.values.clone()).collect();
@@ -93,18 +82,14 @@ fn shares(own: &[&Samples], up_to: f64) -> Vec<Point> {
         // In this order the last step is the largest value exactly, and the line reaches 100 %.
         let at = up_to * (f64::from(step) / f64::from(STEPS));
         let within = values.iter().filter(|value| **value <= at).count();
-        plain(at, within as f64 / values.len().max(1) as f64 * 100.0)
+        Point {
+            at,
+            value: within as f64 / values.len().max(1) as f64 * 100.0,
+            spread: None,
+            model: None,
+        }
     };
     (0..=STEPS).map(point).collect()
-}
-
-fn plain(at: f64, value: f64) -> Point {
-    Point {
-        at,
-        value,
-        spread: None,
-        model: None,
-    }
 }
 
 #[cfg(test)]
@@ -114,7 +99,6 @@ mod tests {
 
     fn points(across: Across, quantity: &str) -> Vec<(f64, f64)> {
         let mut record = Record::start("test", 1);
-        record.sample("begun", "s", &[("event", "cut")], vec![0.5, 1.5]);
         record.sample("took", "s", &[("event", "cut")], vec![2.0, 4.0]);
         record.sample("took", "s", &[("event", "none")], vec![9.0]);
         let chart = Chart {
@@ -134,12 +118,6 @@ mod tests {
         assert_eq!(drawing.series.len(), 1);
         let points = drawing.series[0].points.iter();
         points.map(|point| (point.at, point.value)).collect()
-    }
-
-    #[test]
-    fn quantity_over_another() {
-        let across = Across::Quantity("begun".to_owned());
-        assert_eq!(points(across, "took"), [(0.5, 2.0), (1.5, 4.0)]);
     }
 
     #[test]

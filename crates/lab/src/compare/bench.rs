@@ -3,21 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::idle::{self, Footprint};
 use super::load::{self, Load, Placement, Yield};
-use super::start::{self, Starts};
 use super::subject::{Mode, Subject};
 use super::targets::EARLY;
 use super::testbed::{CONNECTIONS_MAX, Testbed};
-use super::{Args, Results};
+use super::{Args, Results, idle, is_wanted, start};
 use crate::load::Work;
 use crate::record::Record;
 use crate::rng::shuffled;
-
-/// Idle relays of a node with several workers.
-const FEW_RELAYS: usize = 2000;
 
 /// Prefix of remarks about failed measurements.
 const FAILED: &str = "FAILED";
@@ -64,7 +59,7 @@ impl Bench<'_> {
     /// Runs loads with subjects, round by round.
     fn take_turns(&mut self, beds: &[Testbed], loads: &[Load]) {
         let order: Vec<usize> = (0..beds.len()).collect();
-        let rounds = self.args.rounds();
+        let rounds = self.args.rounds;
         for round in 0..rounds {
             for load in loads {
                 eprintln!("compare: round {} of {rounds}: {}", round + 1, load.name);
@@ -84,12 +79,12 @@ impl Bench<'_> {
         if skips(load, &testbed.subject) || self.failed.contains(&key) {
             return;
         }
-        let mut times = self.args.times();
+        let mut window = self.args.window();
         if testbed.subject.mode == Mode::Reference {
             // All others are compared with it, so it is measured for longer.
-            times.window *= 2;
+            window *= 2;
         }
-        match testbed.measure(load, times) {
+        match testbed.measure(load, window) {
             Ok(measured) => {
                 for problem in &measured.problems {
                     eprintln!("compare: {} by {name}: {problem}", load.name);
@@ -146,60 +141,42 @@ impl Bench<'_> {
         Testbed::new(subject, placement, cpus, &self.args.binary)
     }
 
-    /// Whether a measurement without a load was requested.
-    fn wants(&self, (name, _): (&str, &str)) -> bool {
-        self.args.loads.is_empty() || self.args.loads.iter().any(|wanted| wanted == name)
-    }
-
-    /// The subjects that relay, each in its usual form.
-    fn relays(&self) -> Vec<Subject> {
-        let relays = |subject: &&Subject| subject.relays() && !subject.bulk_only;
-        self.subjects.iter().filter(relays).copied().collect()
-    }
-
-    pub(super) fn measure_memory(&mut self) -> Result<Vec<Footprint>> {
-        let mut footprints = Vec::new();
-        if self.wants(load::MEMORY) {
-            let relays = idle::relays()?;
-            for subject in self.relays() {
-                // The promises of our node hold for one worker and for two.
-                let most = if subject.name == EARLY { 2 } else { 1 };
-                for threads in 1..=most.min(self.cpus.len()) {
-                    let name = subject.name;
-                    eprintln!("compare: memory of {name}, threads: {threads}");
-                    match self.footprint(subject, threads, relays) {
-                        Ok(footprint) => footprints.push(footprint),
-                        Err(error) => self.fail(&format!("memory of {name}"), &error),
-                    }
+    /// Measures the memory and the start of our node, if requested.
+    pub(super) fn measure_node(&mut self) -> Result<()> {
+        let node = self.subjects.iter().find(|one| one.name == EARLY).copied();
+        let wants = |(name, _): (&str, &str)| is_wanted(&self.args.loads, name);
+        let (wants_memory, wants_boot) = (wants(load::MEMORY), wants(load::BOOT));
+        let Some(node) = node else { return Ok(()) };
+        if wants_memory {
+            // The promises hold for one worker and for two.
+            for (threads, placement) in [(1, Placement::One), (2, Placement::Two)] {
+                let what = format!("memory, threads: {threads}");
+                eprintln!("compare: {what}");
+                if let Err(error) = self.measure_memory(node, threads, placement) {
+                    self.fail(&what, &error);
                 }
             }
+            idle::table(&mut self.record);
         }
-        Ok(footprints)
+        if wants_boot {
+            eprintln!("compare: boot");
+            // A start takes milliseconds and varies more than a load of a window does.
+            let repeats = self.args.rounds * 4;
+            let binary = &self.args.binary;
+            start::measure(&self.cpus, binary, repeats, &mut self.record)?;
+        }
+        Ok(())
     }
 
-    fn footprint(&self, subject: Subject, threads: usize, relays: usize) -> Result<Footprint> {
-        let placement = match threads {
-            1 => Placement::One,
-            _ => Placement::Two,
-        };
-        let testbed = self.testbed(subject, placement, &self.cpus[..threads])?;
-        // Each worker has its share of the node's limit, and the kernel distributes unevenly.
-        let relays = if threads > 1 {
-            relays.min(FEW_RELAYS)
-        } else {
-            relays
-        };
-        idle::measure(&testbed, relays)
-    }
-
-    pub(super) fn measure_starts(&self) -> Result<Vec<Starts>> {
-        if !self.wants(load::BOOT) {
-            return Ok(Vec::new());
-        }
-        eprintln!("compare: boot");
-        // A start takes milliseconds and varies more than a load of a window does.
-        let repeats = self.args.rounds() * 4;
-        start::measure(&self.relays(), &self.cpus, &self.args.binary, repeats)
+    fn measure_memory(
+        &mut self,
+        node: Subject,
+        threads: usize,
+        placement: Placement,
+    ) -> Result<()> {
+        let cpus = self.cpus.get(..threads).context("too few CPUs")?;
+        let testbed = self.testbed(node, placement, cpus)?;
+        idle::measure(&testbed, &mut self.record)
     }
 
     pub(super) fn finish(&self) -> Result<()> {

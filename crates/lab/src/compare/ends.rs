@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::site::{NICE, PORT, cpu_set};
-use super::testbed::Times;
 use crate::load::{Order, Outcome, Serve, Served};
 use crate::netns::Namespace;
 use crate::process::Process;
@@ -81,9 +80,9 @@ pub(super) fn spawn(
     Process::spawn(name, command)
 }
 
-/// Waits for a client and reads its results.
-pub(super) fn finish(mut client: Process, times: Times) -> Result<Outcome> {
-    let status = client.wait(times.warm_up + times.window + PATIENCE)?;
+/// Waits for a client, whose load lasts for a while, and reads its results.
+pub(super) fn finish(mut client: Process, lasts: Duration) -> Result<Outcome> {
+    let status = client.wait(lasts + PATIENCE)?;
     ensure!(status.success(), "the client: {}", client.stderr().trim());
     let text = client.stdout();
     serde_json::from_str(&text).with_context(|| format!("the client wrote {text:?}"))

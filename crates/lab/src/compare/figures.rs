@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Computes the compared figures from measurements. Pure.
-
-use std::collections::BTreeMap;
+//! The compared figures of measurements. Pure.
 
 use super::load::Yield;
 use super::testbed::Measured;
@@ -34,54 +32,44 @@ named! {
     }
 }
 
-/// The figures of one subject with one load: a value per round.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Figures(pub(super) BTreeMap<Figure, Vec<f64>>);
-
-impl Figures {
-    /// The figures of rounds, and of the direct link in the same rounds.
-    pub(super) fn new(yields: Yield, rounds: &[Measured], direct: &[Measured]) -> Self {
-        let mut figures = Self::default();
-        // Both of the same round: other work on the machine changes between rounds.
-        for (measured, direct) in rounds.iter().zip(direct) {
-            let total = total(yields, measured);
-            let (typical, slow) = latency(measured);
-            let delay = measured.syn_delay_us;
-            let [client, server] = measured.packets;
-            for (figure, value) in [
-                (Figure::Total, total),
-                (Figure::Rate, rate(yields, measured)),
-                (Figure::Typical, typical),
-                (Figure::Slow, slow),
-                (
-                    Figure::SynDelay,
-                    delay.map_or(f64::NAN, |[_, median, ..]| median),
-                ),
-                (Figure::ClientPackets, client),
-                (Figure::ServerPackets, server),
-                (Figure::Retransmitted, measured.retransmitted as f64),
-                (Figure::Marginal, total - self::total(yields, direct)),
-                // A message and its echo pass the relay once each.
-                (Figure::Added, (typical - latency(direct).0) / 2.0),
-            ] {
-                figures.0.entry(figure).or_default().push(value);
-            }
-        }
-        figures
-    }
-
-    /// The values of one figure.
-    pub(super) fn of(&self, figure: Figure) -> &[f64] {
-        self.0.get(&figure).map_or(&[], Vec::as_slice)
-    }
-
-    /// Those that this kind of load is about.
-    pub(super) fn deciding(&self, yields: Yield) -> &[f64] {
-        self.of(Figure::deciding(yields))
-    }
-}
-
 impl Figure {
+    /// Its value in each round; `direct` is the direct link.
+    pub(super) fn values(
+        self,
+        yields: Yield,
+        rounds: &[Measured],
+        direct: &[Measured],
+    ) -> Vec<f64> {
+        // Both of the same round: other work on the machine changes between rounds.
+        let rounds = rounds.iter().zip(direct);
+        rounds
+            .map(|(measured, direct)| self.value(yields, measured, direct))
+            .collect()
+    }
+
+    fn value(self, yields: Yield, measured: &Measured, direct: &Measured) -> f64 {
+        let outcome = &measured.outcome;
+        match (self, yields) {
+            (Self::Total, _) => total(yields, measured),
+            (Self::Rate, Yield::Bytes) => {
+                outcome.counted_bytes as f64 * 8.0 / 1e9 / outcome.window_s
+            }
+            (Self::Rate, _) => outcome.counted as f64 / outcome.window_s,
+            (Self::Typical, _) => typical(measured),
+            (Self::Slow, _) => outcome.latency_us.map_or(f64::NAN, |[.., slow]| slow),
+            (Self::SynDelay, _) => {
+                let delay = measured.syn_delay_us;
+                delay.map_or(f64::NAN, |[_, median, ..]| median)
+            }
+            (Self::ClientPackets, _) => measured.packets[0],
+            (Self::ServerPackets, _) => measured.packets[1],
+            (Self::Retransmitted, _) => measured.retransmitted as f64,
+            (Self::Marginal, _) => total(yields, measured) - total(yields, direct),
+            // A message and its echo pass the relay once each.
+            (Self::Added, _) => (typical(measured) - typical(direct)) / 2.0,
+        }
+    }
+
     /// The figure that a kind of load is about.
     pub(super) fn deciding(yields: Yield) -> Self {
         match yields {
@@ -122,22 +110,10 @@ fn total(yields: Yield, measured: &Measured) -> f64 {
     }
 }
 
-/// Transactions per second, or Gbit/s.
-fn rate(yields: Yield, measured: &Measured) -> f64 {
-    let outcome = &measured.outcome;
-    match yields {
-        Yield::Bytes => outcome.counted_bytes as f64 * 8.0 / 1e9 / outcome.window_s,
-        _ => outcome.counted as f64 / outcome.window_s,
-    }
-}
-
-fn latency(measured: &Measured) -> (f64, f64) {
-    measured
-        .outcome
-        .latency_us
-        .map_or((f64::NAN, f64::NAN), |[_, typical, _, slow]| {
-            (typical, slow)
-        })
+/// The median time of a transaction or message, in us.
+fn typical(measured: &Measured) -> f64 {
+    let latency = measured.outcome.latency_us;
+    latency.map_or(f64::NAN, |[_, typical, ..]| typical)
 }
 
 #[cfg(test)]
@@ -170,15 +146,15 @@ mod tests {
     fn marginal_within_round() {
         let direct = [measured(1.0, 10_000, 20.0), measured(1.2, 10_000, 20.0)];
         let rounds = [measured(1.5, 10_000, 30.0), measured(1.9, 10_000, 36.0)];
-        let figures = Figures::new(Yield::Transactions, &rounds, &direct);
+        let value =
+            |figure: Figure, yields, round: usize| figure.values(yields, &rounds, &direct)[round];
         let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-6, "{value}");
-        near(figures.of(Figure::Marginal)[0], 50.0);
-        near(figures.of(Figure::Marginal)[1], 70.0);
-        near(figures.of(Figure::Rate)[0], 5000.0);
-        near(figures.of(Figure::Added)[1], 8.0);
-        let bytes = Figures::new(Yield::Bytes, &rounds, &direct);
+        near(value(Figure::Marginal, Yield::Transactions, 0), 50.0);
+        near(value(Figure::Marginal, Yield::Transactions, 1), 70.0);
+        near(value(Figure::Rate, Yield::Transactions, 0), 5000.0);
+        near(value(Figure::Added, Yield::Transactions, 1), 8.0);
         // 10 GB in 1.5 s of CPU time, and in 2 s of real time.
-        near(bytes.of(Figure::Total)[0], 150.0);
-        near(bytes.of(Figure::Rate)[0], 40.0);
+        near(value(Figure::Total, Yield::Bytes, 0), 150.0);
+        near(value(Figure::Rate, Yield::Bytes, 0), 40.0);
     }
 }

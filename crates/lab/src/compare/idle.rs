@@ -1,100 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of subjects: idle after the start, and with many idle relays.
+//! The memory of our node: idle after the start, and with many idle relays.
 
 use anyhow::Result;
 
 use super::ends::PATIENCE;
 use super::load::MEMORY;
 use super::site::Running;
-use super::targets::EARLY;
 use super::testbed::Testbed;
 use crate::boot::memory::{self, Usage};
-use crate::names::{Named, named};
 use crate::process::wait_until;
 use crate::record::Record;
 use crate::socket;
-use crate::target::{Bound, Target};
+use crate::target::Bound;
 
-/// Idle relays to open.
+/// Idle relays to open, and those of a node with several workers: each has its share of the node's
+/// limit, and the kernel distributes unevenly.
 const RELAYS: usize = 10_000;
+const RELAYS_OF_SEVERAL: usize = 2000;
 
 /// Descriptors of a relay besides two for each connection.
 const SPARE_DESCRIPTORS: u64 = 1200;
 
-named! {
-    /// A figure of memory. The names are those of samples in the record.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Figure {
-        /// Resident memory of the largest process when idle, in bytes.
-        Resident = "resident, idle",
-        /// Memory of all processes when idle, in bytes; shared pages count once.
-        Together = "proportional, idle, all processes",
-        /// Bytes of user memory that each relay adds.
-        PerRelay = "user memory per idle relay",
-        /// Bytes of private dirty pages that each relay adds to the first process. Includes pages
-        /// that it shared with its guard before it wrote to them.
-        Dirty = "private dirty pages per idle relay",
-    }
+/// A figure of memory, and the target for it.
+struct Figure {
+    /// The name of its samples.
+    name: &'static str,
+    unit: &'static str,
+    /// Bytes in a unit.
+    bytes: f64,
+    /// The upper bound.
+    most: f64,
+    /// Whether the bound is one of one worker. Those for any number are promised.
+    of_one: bool,
+    value: fn(&Footprint) -> f64,
 }
 
-impl Figure {
-    /// Its unit in tables, with the number of bytes.
-    fn unit(self) -> (&'static str, f64) {
-        match self {
-            Self::Resident | Self::Together => ("KB", 1e3),
-            Self::PerRelay | Self::Dirty => ("bytes", 1.0),
-        }
-    }
-}
-
-/// The targets of our node: figure, name, whether it holds for any number of workers or for one,
-/// and upper bound. Those for any number have the promised bounds.
-const TARGETS: [(Figure, &str, bool, f64); 4] = [
-    (Figure::Resident, "resident when idle", false, 2000.0),
-    (Figure::PerRelay, "of an idle relay", false, 256.0),
-    (Figure::Together, "resident with the guard", true, 2500.0),
-    (Figure::Dirty, "dirty pages of an idle relay", true, 512.0),
+const FIGURES: [Figure; 4] = [
+    Figure {
+        name: "resident, idle",
+        unit: "KB",
+        bytes: 1e3,
+        most: 2000.0,
+        of_one: true,
+        value: |one| one.idle[0].resident as f64,
+    },
+    // Shared pages count once.
+    Figure {
+        name: "proportional, idle, all processes",
+        unit: "KB",
+        bytes: 1e3,
+        most: 2500.0,
+        of_one: false,
+        value: |one| one.idle.iter().map(|usage| usage.proportional as f64).sum(),
+    },
+    Figure {
+        name: "user memory per idle relay",
+        unit: "bytes",
+        bytes: 1.0,
+        most: 256.0,
+        of_one: true,
+        value: |one| one.added(|family| family.iter().map(|usage| usage.anonymous).sum()),
+    },
+    // The first process relays; its guard holds no relays. Includes pages that it shared with its
+    // guard before it wrote to them.
+    Figure {
+        name: "private dirty pages per idle relay",
+        unit: "bytes",
+        bytes: 1.0,
+        most: 512.0,
+        of_one: false,
+        value: |one| one.added(|family| family[0].dirty),
+    },
 ];
 
-/// The memory of one subject.
+/// The memory of a node and its guard, in this order.
 #[derive(Clone, Debug)]
-pub(super) struct Footprint {
-    subject: &'static str,
-    threads: usize,
+struct Footprint {
     idle: Vec<Usage>,
     loaded: Vec<Usage>,
     relays: usize,
 }
 
 impl Footprint {
-    fn of(&self, figure: Figure) -> f64 {
-        let idle = self.idle.iter();
-        match figure {
-            Figure::Resident => idle.map(|one| one.resident as f64).fold(0.0, f64::max),
-            Figure::Together => idle.map(|one| one.proportional as f64).sum(),
-            Figure::PerRelay => {
-                self.added(|family| family.iter().map(|usage| usage.anonymous).sum())
-            }
-            // The first process relays; its guard holds no relays.
-            Figure::Dirty => self.added(|family| family[0].dirty),
-        }
-    }
-
+    /// Bytes that each relay adds.
     fn added(&self, of: impl Fn(&[Usage]) -> u64) -> f64 {
         (of(&self.loaded) as f64 - of(&self.idle) as f64) / self.relays as f64
     }
 }
 
-/// The number of idle relays that the limit of open files allows, up to the requested number.
-pub(super) fn relays() -> Result<usize> {
+/// Starts a node, measures it, opens connections through it and measures it again. Adds samples and
+/// targets to the record.
+pub(super) fn measure(testbed: &Testbed, record: &mut Record) -> Result<()> {
     let descriptors = socket::raise_descriptor_limit()?;
     // Two descriptors for each relay: the client's side and the server's.
     let possible = usize::try_from(descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2)?;
-    Ok(possible.min(RELAYS))
+    let wanted = match testbed.threads {
+        1 => RELAYS,
+        _ => RELAYS_OF_SEVERAL,
+    };
+    let relays = possible.min(wanted);
+    if relays < wanted {
+        let remark = "idle relays: the limit of open files allows no more.";
+        let remark = format!("{relays}, not {wanted} {remark}");
+        record.remarks.push(remark);
+    }
+    let footprint = footprint(testbed, relays)?;
+    let (threads, relays) = (testbed.threads.to_string(), relays.to_string());
+    let labels = [
+        ("load", MEMORY.0),
+        ("subject", testbed.subject.name),
+        ("threads", &threads),
+        ("relays", &relays),
+    ];
+    for figure in FIGURES {
+        let value = (figure.value)(&footprint) / figure.bytes;
+        record.sample(figure.name, figure.unit, &labels, vec![value]);
+        if !figure.of_one || testbed.threads == 1 {
+            let what = format!("memory, workers: {threads}: {}", figure.name);
+            record.target(what, Bound::AtMost(figure.most));
+        }
+    }
+    Ok(())
 }
 
-/// Starts a subject, measures it, opens connections through it and measures it again.
-pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
+fn footprint(testbed: &Testbed, relays: usize) -> Result<Footprint> {
     let running = testbed.start(relays)?;
     let idle = usage(&running)?;
     // The connections stay open until the client is dropped, after the second reading.
@@ -111,8 +140,6 @@ pub(super) fn measure(testbed: &Testbed, relays: usize) -> Result<Footprint> {
     drop(client);
     running.stop()?;
     Ok(Footprint {
-        subject: testbed.subject.name,
-        threads: testbed.threads,
         idle,
         loaded,
         relays,
@@ -123,57 +150,11 @@ fn usage(running: &Running) -> Result<Vec<Usage>> {
     memory::settled(|| running.pids()?.into_iter().map(memory::of).collect())
 }
 
-/// Adds the results to the record.
-pub(super) fn fill(record: &mut Record, footprints: &[Footprint]) {
-    let Some(first) = footprints.first() else {
-        return;
-    };
-    if first.relays < RELAYS {
-        let remark = format!(
-            "{} idle relays, not {RELAYS}: the limit of open files allows no more.",
-            first.relays
-        );
-        record.remarks.push(remark);
-    }
-    for footprint in footprints {
-        let threads = footprint.threads.to_string();
-        let relays = footprint.relays.to_string();
-        let labels = [
-            ("load", MEMORY.0),
-            ("subject", footprint.subject),
-            ("threads", &threads),
-            ("relays", &relays),
-        ];
-        for &figure in Figure::ALL {
-            let (unit, bytes) = figure.unit();
-            let value = vec![footprint.of(figure) / bytes];
-            record.sample(figure.name(), unit, &labels, value);
-        }
-    }
+/// Adds the table of the samples to the record.
+pub(super) fn table(record: &mut Record) {
     let title = "Memory: idle, and for each idle relay";
-    let figures: Vec<&str> = Figure::ALL.iter().map(|figure| figure.name()).collect();
+    let figures = FIGURES.map(|figure| figure.name);
     record.table(title, |_| true, &["subject", "threads", "relays"], &figures);
-}
-
-/// The targets of our node.
-pub(super) fn targets(footprints: &[Footprint]) -> Vec<Target> {
-    let ours = footprints.iter().filter(|one| one.subject == EARLY);
-    let targets = ours.flat_map(|ours| {
-        let of = TARGETS
-            .into_iter()
-            .filter(|(.., any, _)| *any || ours.threads == 1);
-        of.map(|(figure, what, _, most)| {
-            let (unit, bytes) = figure.unit();
-            let what = format!("memory, workers: {}: {what}", ours.threads);
-            Target::once(
-                what,
-                Some(ours.of(figure) / bytes),
-                Bound::AtMost(most),
-                unit,
-            )
-        })
-    });
-    targets.collect()
 }
 
 #[cfg(test)]
@@ -189,17 +170,11 @@ mod tests {
             ..Usage::default()
         };
         let footprint = Footprint {
-            subject: "posthaste-early",
-            threads: 1,
             idle: vec![usage(1_900_000, 300_000), usage(500_000, 100_000)],
             loaded: vec![usage(3_000_000, 800_000), usage(500_000, 100_000)],
             relays: 1000,
         };
-        assert_eq!(footprint.of(Figure::PerRelay), 500.0);
-        assert_eq!(footprint.of(Figure::Together), 1_200_000.0);
-        let targets = targets(&[footprint]);
-        let figures = targets.iter().filter_map(|one| Some(one.measured?.median));
-        let figures: Vec<f64> = figures.collect();
-        assert_eq!(figures, [1900.0, 500.0, 1200.0, 0.0]);
+        let values = FIGURES.map(|figure| (figure.value)(&footprint));
+        assert_eq!(values, [1_900_000.0, 1_200_000.0, 500.0, 0.0]);
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Load {
     pub(super) work: Work,
 }
 
-/// Measurements without a load: name and title.
+/// Measurements of our node without a load: name and title.
 pub(super) const MEMORY: (&str, &str) = ("memory", "memory, idle and with many idle relays");
 pub(super) const BOOT: (&str, &str) = ("boot", "time from exec to the first relayed byte");
 
@@ -89,121 +89,79 @@ const SYN_RATE: u32 = 500;
 /// One-way delay to a client that is far: light in 1000 km of fibre.
 const FAR: Duration = Duration::from_millis(5);
 
+const KIB: u64 = 1 << 10;
+
 /// The load of connections of 8 KB that is compared between one CPU and two.
 pub(super) const ON_ONE: &str = "8k-64";
 pub(super) const ON_TWO: &str = "two-cores";
 
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
-    let small = [1, 8].into_iter().flat_map(small);
-    small
-        .chain([low_rate(), mixed(), large()])
-        .chain([1, 16].map(bulk))
-        .chain([ping_pong(), syns(), far_syns(), split(), two_cores()])
-        .collect()
+    use Placement::{Far, Split, Two};
+    use Yield::{Bytes, Messages, Rate, SynDelay, Transactions};
+    vec![
+        load("1k-64", Transactions, closed(FEW, KIB)).titled("1 KB objects, 64 at once"),
+        load("1k-256", Transactions, closed(MANY, KIB)).titled("1 KB objects, 256 at once"),
+        load(ON_ONE, Transactions, closed(FEW, 8 * KIB)).titled("8 KB objects, 64 at once"),
+        load("8k-256", Transactions, closed(MANY, 8 * KIB)).titled("8 KB objects, 256 at once"),
+        // Open, as a closed loop would always load the CPU fully.
+        load("8k-low", Transactions, open(LOW_RATE, 8 * KIB)).titled("8 KB objects, 2500 a second"),
+        load("mixed", Transactions, mixed()).titled("objects of web-like sizes, 64 at once"),
+        load("1m", Transactions, closed(16, KIB * KIB)).titled("1 MB objects, 16 at once"),
+        load("bulk-1", Bytes, Work::Stream { flows: 1 }).titled("bulk, one flow"),
+        load("bulk-16", Bytes, Work::Stream { flows: 16 }).titled("bulk, sixteen flows"),
+        load("ping-pong", Messages, Work::PingPong { bytes: 1300 })
+            .titled("1300 bytes there and back"),
+        load("syn", SynDelay, open(SYN_RATE, KIB))
+            .titled("SYNs, one connection at a time, 500 a second"),
+        // One at a time, as above: with two that overlap, SYNs could not be matched. Closed: each
+        // begins when the one before has ended.
+        load("syn-far", SynDelay, closed(1, KIB))
+            .titled("SYNs of a client 5 ms away, one connection at a time")
+            .on(Far),
+        load("split", Rate, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, the relay on a CPU of its own")
+            .on(Split),
+        load(ON_TWO, Rate, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, everything on two CPUs")
+            .on(Two),
+    ]
 }
 
-/// Objects of so many KB, few and many at once.
-fn small(kilobytes: u64) -> [Load; 2] {
-    let name = |at_once| match (kilobytes, at_once) {
-        (1, FEW) => ("1k-64", "1 KB objects, 64 at once"),
-        (1, _) => ("1k-256", "1 KB objects, 256 at once"),
-        (_, FEW) => (ON_ONE, "8 KB objects, 64 at once"),
-        (_, _) => ("8k-256", "8 KB objects, 256 at once"),
-    };
-    [FEW, MANY].map(|at_once| {
-        let work = closed(at_once, vec![kilobytes << 10]);
-        on_one(name(at_once), Yield::Transactions, work)
-    })
-}
-
-fn low_rate() -> Load {
-    // Open, as a closed loop would always load the CPU fully.
-    let work = Work::Open {
-        rate: LOW_RATE,
-        size: 8 << 10,
-    };
-    on_one(
-        ("8k-low", "8 KB objects, 2500 a second"),
-        Yield::Transactions,
-        work,
-    )
-}
-
-fn mixed() -> Load {
-    let name = ("mixed", "objects of web-like sizes, 64 at once");
-    on_one(name, Yield::Transactions, closed(FEW, sizes::web_like()))
-}
-
-fn large() -> Load {
-    let name = ("1m", "1 MB objects, 16 at once");
-    on_one(name, Yield::Transactions, closed(16, vec![1 << 20]))
-}
-
-fn bulk(flows: usize) -> Load {
-    let name = match flows {
-        1 => ("bulk-1", "bulk, one flow"),
-        _ => ("bulk-16", "bulk, sixteen flows"),
-    };
-    on_one(name, Yield::Bytes, Work::Stream { flows })
-}
-
-fn ping_pong() -> Load {
-    let name = ("ping-pong", "1300 bytes there and back");
-    on_one(name, Yield::Messages, Work::PingPong { bytes: 1300 })
-}
-
-fn syns() -> Load {
-    let name = ("syn", "SYNs, one connection at a time, 500 a second");
-    let work = Work::Open {
-        rate: SYN_RATE,
-        size: 1 << 10,
-    };
-    on_one(name, Yield::SynDelay, work)
-}
-
-/// One connection at a time, as above: with two that overlap, SYNs could not be matched.
-fn far_syns() -> Load {
-    let name = (
-        "syn-far",
-        "SYNs of a client 5 ms away, one connection at a time",
-    );
-    Load {
-        placement: Placement::Far,
-        // Closed: each begins when the one before has ended.
-        ..on_one(name, Yield::SynDelay, closed(1, vec![1 << 10]))
-    }
-}
-
-fn split() -> Load {
-    Load {
-        placement: Placement::Split,
-        ..rate(("split", "8 KB objects, the relay on a CPU of its own"))
-    }
-}
-
-fn two_cores() -> Load {
-    Load {
-        placement: Placement::Two,
-        ..rate((ON_TWO, "8 KB objects, everything on two CPUs"))
-    }
-}
-
-fn rate(name: (&'static str, &'static str)) -> Load {
-    on_one(name, Yield::Rate, closed(FEW, vec![8 << 10]))
-}
-
-fn closed(at_once: usize, sizes: Vec<u64>) -> Work {
-    Work::Closed { at_once, sizes }
-}
-
-fn on_one((name, title): (&'static str, &'static str), yields: Yield, work: Work) -> Load {
+fn load(name: &'static str, yields: Yield, work: Work) -> Load {
     Load {
         name,
-        title,
+        title: name,
         placement: Placement::One,
         yields,
         work,
+    }
+}
+
+impl Load {
+    fn titled(self, title: &'static str) -> Self {
+        Self { title, ..self }
+    }
+
+    fn on(self, placement: Placement) -> Self {
+        Self { placement, ..self }
+    }
+}
+
+fn closed(at_once: usize, size: u64) -> Work {
+    let sizes = vec![size];
+    Work::Closed { at_once, sizes }
+}
+
+fn open(rate: u32, size: u64) -> Work {
+    Work::Open { rate, size }
+}
+
+fn mixed() -> Work {
+    let sizes = sizes::web_like();
+    Work::Closed {
+        at_once: FEW,
+        sizes,
     }
 }
 

@@ -2,20 +2,18 @@
 //! The report of `compare`: samples, a table per load, the targets, and charts.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::Results;
 use super::bench::Bench;
-use super::figures::{Figure, Figures};
+use super::figures::Figure;
 use super::load::{self, Load, Yield};
-use super::subject::{self, Subject};
+use super::subject::Subject;
 use super::targets::{self, DIRECT, FORWARDING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
-use crate::record::{Record, Samples};
+use crate::record::{self, Record, Samples};
 use crate::stats::Spread;
 use crate::table::Table;
-use crate::target::Target;
 
 /// Ratios to other subjects, round by round: forwarding, and HAProxy in the same mode.
 const TO_FORWARDING: &str = "ratio to forwarding";
@@ -23,8 +21,8 @@ const TO_HAPROXY: &str = "ratio to HAProxy";
 /// The gain of a second CPU: the same connections with everything on one, minutes apart.
 const TO_ONE_CPU: &str = "ratio to one CPU";
 
-/// Adds samples, and the tables, targets and charts of them, to the record.
-pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
+/// Adds samples, and the tables, targets and the chart of them, to the record.
+pub(super) fn fill(bench: &mut Bench<'_>) {
     let Bench {
         args,
         loads,
@@ -33,111 +31,133 @@ pub(super) fn fill(bench: &mut Bench<'_>, alone: Vec<Target>) {
         results,
         ..
     } = bench;
-    record.parameter("rounds", args.rounds());
-    record.parameter("window_s", args.times().window.as_secs_f64());
-    record.parameter("warm_up_s", args.times().warm_up.as_secs_f64());
+    record.parameter("rounds", args.rounds);
+    record.parameter("window_s", args.window().as_secs_f64());
     for load in loads.iter() {
         for subject in subjects.iter() {
             sample(record, load, subject, results);
         }
+        for subject in subjects.iter() {
+            sample_ratios(record, load, subject);
+        }
     }
-    record.tables.extend(summary(loads, subjects, results));
+    record.tables.extend(summary(loads, subjects, record));
     for load in loads.iter() {
         let title = format!("{} ({})", load.title, load.name);
         let of = |one: &Samples| one.labels.get("load").is_some_and(|own| own == load.name);
         record.table(&title, of, &["subject"], &columns(load.yields));
     }
-    let figures = |load: &Load, name| figures(load, name, results);
-    record.targets = targets::all(loads, figures);
-    record.targets.extend(alone);
+    record.targets = targets::all(loads, record);
     for ((load, subject), rounds) in results.iter() {
         for problem in rounds.iter().flat_map(|measured| &measured.problems) {
             let remark = format!("NOT IN FULL: {load} by {subject}: {problem}.");
             record.remarks.push(remark);
         }
     }
-    record.charts = charts(subjects).to_vec();
-    record
-        .charts
-        .retain(|chart| chart.has_samples(&record.samples));
+    let chart = chart(subjects);
+    if chart.has_samples(&record.samples) {
+        record.charts.push(chart);
+    }
 }
 
-/// The figures of a subject with a load, if measured.
-fn figures(load: &Load, subject: &'static str, results: &Results) -> Option<Figures> {
-    let of = |name: &'static str| results.get(&(load.name, name));
-    Some(Figures::new(load.yields, of(subject)?, of(DIRECT)?))
+/// The values of a figure of a subject with a load, round by round.
+pub(super) fn values<'a>(
+    record: &'a Record,
+    figure: Figure,
+    load: &str,
+    subject: &str,
+) -> Option<&'a [f64]> {
+    let labels = record::labels(&[("load", load), ("subject", subject)]);
+    let mut samples = record.samples.iter();
+    let of = samples.find(|one| one.are(figure.name(), &labels));
+    of.map(|one| one.values.as_slice())
 }
 
-/// Adds every round's values to the record.
-fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
-    let Some(figures) = figures(load, subject.name, results) else {
-        return;
-    };
+/// Adds values without invalid ones to the record, under the labels of a load and a subject.
+fn add(
+    record: &mut Record,
+    load: &Load,
+    subject: &Subject,
+    (quantity, unit): (&str, &str),
+    values: Vec<f64>,
+) {
     let labels = [
         ("load", load.name),
         ("title", load.title),
         ("yields", load.yields.name()),
         ("subject", subject.name),
     ];
-    let mut add = |quantity: &str, unit: &str, values: &[f64]| {
-        if values.iter().all(|value| value.is_finite()) {
-            record.sample(quantity, unit, &labels, values.to_vec());
-        }
+    if values.iter().all(|value| value.is_finite()) {
+        record.sample(quantity, unit, &labels, values);
+    }
+}
+
+/// Adds every round's values to the record.
+fn sample(record: &mut Record, load: &Load, subject: &Subject, results: &Results) {
+    let of = |name: &'static str| results.get(&(load.name, name));
+    let (Some(rounds), Some(direct)) = (of(subject.name), of(DIRECT)) else {
+        return;
     };
     for &figure in Figure::ALL {
         // The direct link adds nothing to itself, and times of two CPUs cannot be subtracted.
         let is_sum = figure == Figure::Marginal && load.yields == Yield::Rate;
         if !is_sum && (subject.name != DIRECT || !figure.is_added()) {
-            add(figure.name(), figure.unit(load.yields), figures.of(figure));
+            let values = figure.values(load.yields, rounds, direct);
+            let quantity = (figure.name(), figure.unit(load.yields));
+            add(record, load, subject, quantity, values);
         }
     }
-    for (quantity, other) in others(load, subject, results) {
-        // A figure of a busy machine may come out as zero or less: there is no ratio to that.
-        if other.iter().all(|other| *other > 0.0) {
-            let rounds = figures.deciding(load.yields).iter().zip(&other);
-            let ratios: Vec<f64> = rounds.map(|(own, other)| own / other).collect();
-            add(quantity, "", &ratios);
-        }
-    }
-    let rounds = results.get(&(load.name, subject.name));
     let mut parties = BTreeMap::<&str, Vec<f64>>::new();
-    for measured in rounds.into_iter().flatten() {
-        for (party, seconds) in &measured.outcome.cpu_s {
-            parties.entry(party).or_default().push(*seconds);
-        }
+    for (party, seconds) in rounds.iter().flat_map(|one| &one.outcome.cpu_s) {
+        parties.entry(party).or_default().push(*seconds);
     }
     for (party, seconds) in parties {
-        add(&format!("CPU time of {party} in the window"), "s", &seconds);
+        let quantity = format!("CPU time of {party} in the window");
+        add(record, load, subject, (&quantity, "s"), seconds);
     }
 }
 
-/// The figures to which those of a subject are set in relation, round by round.
-fn others(load: &Load, subject: &Subject, results: &Results) -> Vec<(&'static str, Vec<f64>)> {
-    let of = |name| Some(figures(load, name, results)?.deciding(load.yields).to_vec());
-    let references = [
-        (TO_FORWARDING, FORWARDING),
-        (TO_HAPROXY, subject.mode.rival()),
-    ];
-    let references = references
-        .into_iter()
-        .filter(|(_, other)| ![DIRECT, other].contains(&subject.name));
-    let mut others: Vec<_> = references
-        .filter_map(|(quantity, other)| Some((quantity, of(other)?)))
-        .collect();
+/// Adds the ratios of a subject's main figure to those of others, round by round.
+fn sample_ratios(record: &mut Record, load: &Load, subject: &Subject) {
+    let figure = Figure::deciding(load.yields);
+    let rival = subject.mode.rival();
     // Client, subject and server double with the CPUs, so that twice the rate is the upper bound.
-    let one = results.get(&(load::ON_ONE, subject.name));
-    if let Some(one) = one.filter(|_| load.name == load::ON_TWO) {
-        let figures = Figures::new(load.yields, one, one);
-        others.push((TO_ONE_CPU, figures.of(Figure::Rate).to_vec()));
+    let on_one = (load.name == load::ON_TWO).then_some(load::ON_ONE);
+    for (quantity, of, other) in [
+        (TO_FORWARDING, load.name, FORWARDING),
+        (TO_HAPROXY, load.name, rival),
+        (TO_ONE_CPU, on_one.unwrap_or_default(), subject.name),
+    ] {
+        let is_itself = [DIRECT, other].contains(&subject.name) && quantity != TO_ONE_CPU;
+        let own = values(record, figure, load.name, subject.name);
+        let ratios = own
+            .zip(values(record, figure, of, other))
+            .map(|(own, other)| {
+                let ratios = own.iter().zip(other).map(|(own, other)| own / other);
+                // A figure of a busy machine may come out as zero or less: there is no ratio to that.
+                let is_valid = other.iter().all(|other| *other > 0.0);
+                is_valid.then(|| ratios.collect::<Vec<f64>>())
+            });
+        if let Some(ratios) = ratios.flatten().filter(|_| !is_itself) {
+            add(record, load, subject, (quantity, ""), ratios);
+        }
     }
-    others
 }
 
 /// A row per subject and a column per load, with the medians of each load's main figure; `None`
 /// without results.
-fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Table> {
-    let of = |load: &&Load| results.contains_key(&(load.name, DIRECT));
-    let loads: Vec<&Load> = loads.iter().filter(of).collect();
+fn summary(loads: &[Load], subjects: &[Subject], record: &Record) -> Option<Table> {
+    let median = |load: &Load, subject: &Subject| {
+        let values = values(
+            record,
+            Figure::deciding(load.yields),
+            load.name,
+            subject.name,
+        )?;
+        Spread::of(values).map(Spread::brief)
+    };
+    let is_measured = |load: &&Load| subjects.iter().any(|one| median(load, one).is_some());
+    let loads: Vec<&Load> = loads.iter().filter(is_measured).collect();
     let mut columns = vec!["subject"];
     columns.extend(loads.iter().map(|load| load.name));
     let title = "What each adds: CPU time of a connection in us, of a gigabyte in ms (bulk); delay \
@@ -145,16 +165,10 @@ fn summary(loads: &[Load], subjects: &[Subject], results: &Results) -> Option<Ta
                  two-cores)";
     let mut table = Table::new(title, &columns);
     for subject in subjects {
-        let cell = |load: &&Load| {
-            let figures = figures(load, subject.name, results);
-            // Added figures of the direct link are zero by definition; its rate is the upper bound.
-            let shown = subject.name != DIRECT || load.yields == Yield::Rate;
-            let spread = Spread::of(figures?.deciding(load.yields));
-            spread.filter(|_| shown).map(Spread::brief)
-        };
+        // The direct link adds nothing, but its rate is the upper bound.
         let cells = loads
             .iter()
-            .map(|load| cell(load).unwrap_or_else(|| "-".to_owned()));
+            .map(|load| median(load, subject).unwrap_or_else(|| "-".to_owned()));
         table.push(std::iter::once(subject.name.to_owned()).chain(cells));
     }
     (!loads.is_empty()).then_some(table)
@@ -176,61 +190,33 @@ fn columns(yields: Yield) -> Vec<&'static str> {
         .collect()
 }
 
-/// Omitted from charts, because another row has the same.
-const LEFT_OUT: &str = "haproxy-transparent-1m";
-
-/// A chart for each of two kinds of loads.
-fn charts(subjects: &[Subject]) -> [Chart; 2] {
-    let connections = ("CPU time of a new connection", "marginal CPU time, us");
-    let bulk = ("CPU time of a gigabyte", "marginal CPU time, ms");
-    [
-        chart(connections, Yield::Transactions, "haproxy-1m", subjects),
-        chart(bulk, Yield::Bytes, "haproxy-transparent", subjects),
-    ]
+/// Whether the chart shows a subject: others are almost as HAProxy's usual ones, or have no marginal
+/// CPU time.
+fn is_shown(subject: &Subject) -> bool {
+    subject.name != DIRECT && !subject.bulk_only
 }
 
-fn is_shown(subject: &Subject, left_out: &str) -> bool {
-    ![DIRECT, LEFT_OUT, left_out].contains(&subject.name)
-}
-
-fn chart(
-    (title, value_label): (&str, &str),
-    yields: Yield,
-    left_out: &str,
-    subjects: &[Subject],
-) -> Chart {
-    let shown = subjects.iter().filter(|one| is_shown(one, left_out));
+/// The CPU time of connections.
+fn chart(subjects: &[Subject]) -> Chart {
+    let shown = subjects.iter().filter(|one| is_shown(one));
     let curve = |one: &Subject| {
         // A chart has one unit, which depends on what a load yields.
-        let labels = [("subject", one.name), ("yields", yields.name())];
+        let labels = [
+            ("subject", one.name),
+            ("yields", Yield::Transactions.name()),
+        ];
         Curve::new(one.name, Figure::Marginal.name(), &labels)
     };
     Chart {
-        file: yields.name().to_owned(),
-        title: title.to_owned(),
+        file: Yield::Transactions.name().to_owned(),
+        title: "CPU time of a new connection".to_owned(),
         subtitle: "added to a direct link; client, relay and server share one CPU".to_owned(),
         across_label: "load".to_owned(),
-        value_label: value_label.to_owned(),
+        value_label: "marginal CPU time, us".to_owned(),
         across: Across::Rows(vec!["title".to_owned()]),
         curves: shown.map(curve).collect(),
         note: String::new(),
     }
-}
-
-/// All loads and subjects, for `--list`.
-pub(super) fn listing() -> String {
-    let loads = load::all().into_iter().map(|load| (load.name, load.title));
-    let loads = loads.chain([load::MEMORY, load::BOOT]);
-    let subjects = subject::ALL.iter().map(|one| (one.name, one.what));
-    let mut text = String::from("loads:\n");
-    for (name, what) in loads {
-        let _ = writeln!(text, "  {name:24}{what}");
-    }
-    text.push_str("subjects:\n");
-    for (name, what) in subjects {
-        let _ = writeln!(text, "  {name:24}{what}");
-    }
-    text
 }
 
 #[cfg(test)]
@@ -240,10 +226,7 @@ mod tests {
     use crate::compare::subject::ALL;
 
     #[test]
-    fn charts_have_room_for_all() {
-        for left_out in ["haproxy-1m", "haproxy-transparent"] {
-            let shown = ALL.iter().filter(|row| is_shown(row, left_out));
-            assert!(shown.count() <= SERIES_MAX, "without {left_out}");
-        }
+    fn chart_has_room_for_all() {
+        assert!(ALL.iter().filter(|row| is_shown(row)).count() <= SERIES_MAX);
     }
 }

@@ -52,12 +52,18 @@ impl Site<'_> {
         SocketAddr::new(self.network.node_address(0, Family::V4), PORT)
     }
 
-    /// Pins a prepared program to all CPUs of the site, or to one.
-    pub(super) fn confine(&self, command: &mut Command, thread: Option<usize>) -> Result<()> {
-        let all = self.cpus;
-        let cpus = thread.map_or(all, |thread| &all[thread % all.len()..=thread % all.len()]);
-        sys::confine(command, cpu_set(cpus)?, NICE);
-        Ok(())
+    /// Starts a program on some of its CPUs and waits until a process of the node's namespace
+    /// listens on [`PORT`].
+    pub(super) fn spawn(
+        &self,
+        name: &str,
+        mut command: Command,
+        cpus: &[usize],
+    ) -> Result<Process> {
+        sys::confine(&mut command, cpu_set(cpus)?, NICE);
+        let mut process = Process::spawn(name, command)?;
+        process.wait_until("listener", READY, |_| self.node().run_in(is_listening))?;
+        Ok(process)
     }
 }
 
@@ -112,11 +118,6 @@ impl Running {
         let families = all.map(memory::family).collect::<Result<Vec<_>>>()?;
         Ok(families.concat())
     }
-}
-
-/// Waits until a process in a namespace listens on [`PORT`].
-pub(super) fn await_listener(process: &mut Process, namespace: &Namespace) -> Result<()> {
-    process.wait_until("listener", READY, |_| namespace.run_in(is_listening))
 }
 
 /// Whether a process listens on [`PORT`] in the namespace of the calling thread.

@@ -11,16 +11,13 @@ mod haproxy;
 mod nginx;
 mod posthaste;
 
-use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::Result;
 
-use super::site::{self, Running, Site};
+use super::site::{Running, Site};
 use super::targets::{DIRECT, FORWARDING};
 use crate::network::Network;
-use crate::process::Process;
-use crate::scratch::Scratch;
 
 /// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,73 +59,70 @@ pub(super) struct Subject {
     start: Start,
 }
 
-/// How a subject is started.
-#[derive(Clone, Copy, Debug)]
-enum Start {
-    /// By a function that waits until it relays.
-    Run(fn(&Site<'_>) -> Result<Running>),
-    /// As a process with all threads, by its command.
-    Process(Prepare),
-    /// As a process for each thread, by the command for each.
-    Processes(Prepare),
-}
-
-/// Prepares the process of a thread.
-type Prepare = fn(&Site<'_>, usize) -> Result<Launch>;
-
-/// A prepared program.
-#[derive(Debug)]
-pub(super) struct Launch {
-    pub(super) command: Command,
-    pub(super) configuration: String,
-    /// The directory with its configuration, until it has read that.
-    pub(super) _files: Scratch,
-    /// The address for clients.
-    pub(super) target: SocketAddr,
-}
+/// Starts a subject and waits until it relays.
+type Start = fn(&Site<'_>) -> Result<Running>;
 
 /// All subjects, in the order of tables. The first two are references.
 pub(super) const ALL: &[Subject] = &[
-    reference(DIRECT, "client and server joined by a cable")
-        .nodes(0)
-        .runs(nothing),
-    reference(FORWARDING, "an IP router")
-        .prepares(no_early_demux)
-        .runs(forwarding),
-    fixed("haproxy", "HAProxy, splicing").process("haproxy", haproxy::fixed),
-    fixed("haproxy-1m", "HAProxy, tune.pipesize 1048576")
-        .bulk_only()
-        .process("haproxy", haproxy::fixed_tuned),
+    reference(DIRECT, "client and server joined by a cable", nothing).nodes(0),
+    reference(FORWARDING, "an IP router", forwarding).prepares(no_early_demux),
+    fixed("haproxy", "HAProxy, splicing", haproxy::fixed).needs("haproxy"),
+    fixed(
+        "haproxy-1m",
+        "HAProxy, tune.pipesize 1048576",
+        haproxy::fixed_tuned,
+    )
+    .needs("haproxy")
+    .bulk_only(),
     transparent(
         "haproxy-transparent",
-        "HAProxy, usesrc clientip, by policy routes",
+        HAPROXY_TRANSPARENT,
+        haproxy::transparent,
     )
+    .needs("haproxy")
+    .prepares(haproxy::policy_routes),
+    transparent(
+        "haproxy-transparent-1m",
+        "the same, tune.pipesize 1048576",
+        haproxy::transparent_tuned,
+    )
+    .needs("haproxy")
     .prepares(haproxy::policy_routes)
-    .process("haproxy", haproxy::transparent),
-    transparent("haproxy-transparent-1m", "the same, tune.pipesize 1048576")
-        .prepares(haproxy::policy_routes)
-        .bulk_only()
-        .process("haproxy", haproxy::transparent_tuned),
-    fixed("nginx", "nginx stream").processes("nginx", nginx::fixed),
-    transparent("posthaste-early", "posthaste, accept early").runs(posthaste::early),
-    transparent("posthaste-late", "posthaste, accept late").runs(posthaste::late),
-    transparent("posthaste-packet", "posthaste, data_path packet").runs(posthaste::packet),
+    .bulk_only(),
+    fixed("nginx", "nginx stream", nginx::fixed).needs("nginx"),
+    transparent(
+        "posthaste-early",
+        "posthaste, accept early",
+        posthaste::early,
+    ),
+    transparent("posthaste-late", "posthaste, accept late", posthaste::late),
+    transparent(
+        "posthaste-packet",
+        "posthaste, data_path packet",
+        posthaste::packet,
+    ),
     fixed(
         "posthaste-fixed",
         "posthaste, a listener with a destination",
-    )
-    .runs(posthaste::fixed),
-    fixed("posthaste-explicit", "posthaste, requested by RFC 8803").runs(posthaste::explicit),
+        posthaste::fixed,
+    ),
+    fixed(
+        "posthaste-explicit",
+        "posthaste, requested by RFC 8803",
+        posthaste::explicit,
+    ),
     transparent(
         "posthaste-warm",
         "two nodes of posthaste, joined by warm hops",
+        posthaste::warm,
     )
     .nodes(2)
-    .prepares(posthaste::join)
-    .runs(posthaste::warm),
+    .prepares(posthaste::join),
 ];
 
-const fn reference(name: &'static str, what: &'static str) -> Subject {
+const HAPROXY_TRANSPARENT: &str = "HAProxy, usesrc clientip, by policy routes";
+
+const fn reference(name: &'static str, what: &'static str, start: Start) -> Subject {
     Subject {
         name,
         what,
@@ -137,18 +131,18 @@ const fn reference(name: &'static str, what: &'static str) -> Subject {
         program: None,
         bulk_only: false,
         prepare: |_| Ok(()),
-        start: Start::Run(nothing),
+        start,
     }
 }
 
-const fn fixed(name: &'static str, what: &'static str) -> Subject {
-    let mut subject = reference(name, what);
+const fn fixed(name: &'static str, what: &'static str, start: Start) -> Subject {
+    let mut subject = reference(name, what, start);
     subject.mode = Mode::Fixed;
     subject
 }
 
-const fn transparent(name: &'static str, what: &'static str) -> Subject {
-    let mut subject = reference(name, what);
+const fn transparent(name: &'static str, what: &'static str, start: Start) -> Subject {
+    let mut subject = reference(name, what, start);
     subject.mode = Mode::Transparent;
     subject
 }
@@ -159,20 +153,8 @@ impl Subject {
         self
     }
 
-    const fn runs(mut self, start: fn(&Site<'_>) -> Result<Running>) -> Self {
-        self.start = Start::Run(start);
-        self
-    }
-
-    const fn process(mut self, program: &'static str, launch: Prepare) -> Self {
+    const fn needs(mut self, program: &'static str) -> Self {
         self.program = Some(program);
-        self.start = Start::Process(launch);
-        self
-    }
-
-    const fn processes(mut self, program: &'static str, launch: Prepare) -> Self {
-        self.program = Some(program);
-        self.start = Start::Processes(launch);
         self
     }
 
@@ -186,14 +168,6 @@ impl Subject {
         self
     }
 
-    /// Its command, if it is one process.
-    pub(super) fn launch(&self, site: &Site<'_>) -> Result<Option<Launch>> {
-        match self.start {
-            Start::Run(_) => Ok(None),
-            Start::Process(launch) | Start::Processes(launch) => launch(site, 0).map(Some),
-        }
-    }
-
     /// Prepares its network, once.
     pub(super) fn prepare(&self, network: &Network) -> Result<()> {
         (self.prepare)(network)
@@ -201,25 +175,7 @@ impl Subject {
 
     /// Starts it and waits until it relays.
     pub(super) fn start(&self, site: &Site<'_>) -> Result<Running> {
-        let (launch, count) = match self.start {
-            Start::Run(start) => return start(site),
-            Start::Process(launch) => (launch, 1),
-            Start::Processes(launch) => (launch, site.threads),
-        };
-        let mut running = Running::bare(site.relay(), "");
-        for thread in 0..count {
-            let program = launch(site, thread)?;
-            let mut process = Process::spawn(self.name, program.command)?;
-            site::await_listener(&mut process, site.node())?;
-            running.processes.push(process);
-            (running.target, running.configuration) = (program.target, program.configuration);
-        }
-        Ok(running)
-    }
-
-    /// Whether it terminates connections and opens others.
-    pub(super) fn relays(&self) -> bool {
-        self.mode != Mode::Reference
+        (self.start)(site)
     }
 
     /// Whether it is posthaste.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The targets, and whether they are met. Pure.
 
-use super::figures::Figures;
+use super::figures::Figure;
 use super::load::{Load, Yield};
+use super::report::values;
+use crate::record::Record;
 use crate::stats::Spread;
 use crate::target::{Bound, Target};
 
@@ -11,26 +13,18 @@ use crate::target::{Bound, Target};
 struct Comparison {
     load: &'static str,
     ours: &'static str,
-    against: Against,
+    /// The best of these in the run counts.
+    others: &'static [&'static str],
     /// On the ratio of ours to theirs.
     bound: Bound,
 }
 
-/// The reference of a comparison.
-#[derive(Clone, Copy, Debug)]
-enum Against {
-    /// The best of these in the run.
-    BestOf(&'static [&'static str]),
-    /// IP forwarding.
-    Forwarding,
-}
-
-use Against::{BestOf, Forwarding};
 use Bound::{AtLeast, AtMost};
 
-/// The references of all subjects.
+/// The references of all subjects. What an IP router adds is the limit for any relay.
 pub(super) const DIRECT: &str = "direct";
 pub(super) const FORWARDING: &str = "forwarding";
+const ROUTER: &[&str] = &[FORWARDING];
 
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
@@ -45,57 +39,54 @@ const ALL_PEERS: &[&str] = &["haproxy", "haproxy-transparent", "nginx"];
 
 /// All targets, in the order of the table.
 const TARGETS: &[Comparison] = &[
-    target("8k-64", EARLY, BestOf(TRANSPARENT), AtMost(0.62)),
-    target("8k-64", EARLY, Forwarding, AtMost(3.5)),
-    target("8k-64", SERVING, BestOf(FIXED), AtMost(0.65)),
-    target("8k-64", SERVING, Forwarding, AtMost(3.5)),
-    target("1k-64", EARLY, BestOf(TRANSPARENT), AtMost(0.60)),
-    target("1k-64", EARLY, Forwarding, AtMost(3.5)),
-    target("1k-64", SERVING, BestOf(FIXED), AtMost(0.60)),
-    target("1k-64", SERVING, Forwarding, AtMost(3.5)),
-    target("8k-low", EARLY, BestOf(TRANSPARENT), AtMost(0.72)),
-    target("8k-low", EARLY, Forwarding, AtMost(5.5)),
-    target("8k-low", SERVING, BestOf(FIXED), AtMost(0.72)),
-    target("8k-low", SERVING, Forwarding, AtMost(5.5)),
-    target("two-cores", EARLY, BestOf(TRANSPARENT), AtLeast(1.25)),
-    target("two-cores", SERVING, BestOf(FIXED), AtLeast(1.25)),
-    target("split", EARLY, BestOf(TRANSPARENT), AtLeast(1.25)),
-    target("split", SERVING, BestOf(FIXED), AtLeast(1.25)),
-    target("bulk-1", EARLY, BestOf(TUNED), AtMost(0.95)),
-    target("bulk-1", EARLY, BestOf(DEFAULT), AtMost(0.27)),
-    target("bulk-1", EARLY, Forwarding, AtMost(1.6)),
-    target("1m", EARLY, BestOf(TUNED), AtMost(0.95)),
-    target("ping-pong", EARLY, BestOf(ALL_PEERS), AtMost(0.72)),
-    target("ping-pong", EARLY, Forwarding, AtMost(5.5)),
-    target("syn", EARLY, BestOf(ALL_PEERS), AtMost(0.5)),
-    target("syn", EARLY, Forwarding, AtMost(5.0)),
-    target("syn-far", EARLY, BestOf(ALL_PEERS), AtMost(0.5)),
-    target("syn-far", EARLY, Forwarding, AtMost(5.0)),
+    target("8k-64", EARLY, TRANSPARENT, AtMost(0.62)),
+    target("8k-64", EARLY, ROUTER, AtMost(3.5)),
+    target("8k-64", SERVING, FIXED, AtMost(0.65)),
+    target("8k-64", SERVING, ROUTER, AtMost(3.5)),
+    target("1k-64", EARLY, TRANSPARENT, AtMost(0.60)),
+    target("1k-64", EARLY, ROUTER, AtMost(3.5)),
+    target("1k-64", SERVING, FIXED, AtMost(0.60)),
+    target("1k-64", SERVING, ROUTER, AtMost(3.5)),
+    target("8k-low", EARLY, TRANSPARENT, AtMost(0.72)),
+    target("8k-low", EARLY, ROUTER, AtMost(5.5)),
+    target("8k-low", SERVING, FIXED, AtMost(0.72)),
+    target("8k-low", SERVING, ROUTER, AtMost(5.5)),
+    target("two-cores", EARLY, TRANSPARENT, AtLeast(1.25)),
+    target("two-cores", SERVING, FIXED, AtLeast(1.25)),
+    target("split", EARLY, TRANSPARENT, AtLeast(1.25)),
+    target("split", SERVING, FIXED, AtLeast(1.25)),
+    target("bulk-1", EARLY, TUNED, AtMost(0.95)),
+    target("bulk-1", EARLY, DEFAULT, AtMost(0.27)),
+    target("bulk-1", EARLY, ROUTER, AtMost(1.6)),
+    target("1m", EARLY, TUNED, AtMost(0.95)),
+    target("ping-pong", EARLY, ALL_PEERS, AtMost(0.72)),
+    target("ping-pong", EARLY, ROUTER, AtMost(5.5)),
+    target("syn", EARLY, ALL_PEERS, AtMost(0.5)),
+    target("syn", EARLY, ROUTER, AtMost(5.0)),
+    target("syn-far", EARLY, ALL_PEERS, AtMost(0.5)),
+    target("syn-far", EARLY, ROUTER, AtMost(5.0)),
 ];
 
 const fn target(
     load: &'static str,
     ours: &'static str,
-    against: Against,
+    others: &'static [&'static str],
     bound: Bound,
 ) -> Comparison {
     Comparison {
         load,
         ours,
-        against,
+        others,
         bound,
     }
 }
 
 /// All targets that were measured: ratios of marginal CPU time, of added delay, or of transactions
 /// a second.
-pub(super) fn all(
-    loads: &[Load],
-    figures: impl Fn(&Load, &'static str) -> Option<Figures>,
-) -> Vec<Target> {
+pub(super) fn all(loads: &[Load], record: &Record) -> Vec<Target> {
     let measured = TARGETS.iter().filter_map(|target| {
         let load = loads.iter().find(|load| load.name == target.load)?;
-        let (other, ratio) = rate(target, load, &figures)?;
+        let (other, ratio) = rate(target, load, record)?;
         Some(Target {
             what: format!("{}: {} to {other}", target.load, target.ours),
             measured: ratio,
@@ -110,18 +101,13 @@ pub(super) fn all(
 fn rate(
     target: &Comparison,
     load: &Load,
-    figures: &impl Fn(&Load, &'static str) -> Option<Figures>,
+    record: &Record,
 ) -> Option<(&'static str, Option<Spread>)> {
-    let deciding = |name| Some(figures(load, name)?.deciding(load.yields).to_vec());
+    let deciding = |name| values(record, Figure::deciding(load.yields), load.name, name);
     let ours = deciding(target.ours)?;
-    // The limit for any relay is what an IP router adds.
-    let others = match target.against {
-        Forwarding => &[FORWARDING][..],
-        BestOf(names) => names,
-    };
-    let ratio = |name: &'static str| Some((name, Spread::of_ratio(&ours, &deciding(name)?)));
+    let ratio = |name: &'static str| Some((name, Spread::of_ratio(ours, deciding(name)?)));
     // Subjects that are not installed have no figures, and are no rivals.
-    let ratios = others.iter().filter_map(|&name| ratio(name));
+    let ratios = target.others.iter().filter_map(|&name| ratio(name));
     // The best reference is the one that makes our ratio worst; one with an unknown figure may be
     // the best.
     let worst = |spread: &Option<Spread>| match (spread, load.yields) {
@@ -135,8 +121,8 @@ fn rate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::figures::Figure;
     use crate::compare::{load, subject};
+    use crate::names::Named;
 
     #[test]
     fn targets_name_what_there_is() {
@@ -147,11 +133,7 @@ mod tests {
                 loads.iter().any(|load| load.name == target.load),
                 "{target:?}"
             );
-            let others = match target.against {
-                Forwarding => &[FORWARDING][..],
-                BestOf(names) => names,
-            };
-            assert!(subject(target.ours) && others.iter().all(|name| subject(name)));
+            assert!(subject(target.ours) && target.others.iter().all(|name| subject(name)));
         }
     }
 
@@ -160,11 +142,13 @@ mod tests {
             .into_iter()
             .filter(|one| one.name == load)
             .collect();
-        let figures = |_: &Load, name: &'static str| {
-            let value = values.iter().find(|(other, _)| *other == name)?.1;
-            let both = [Figure::Marginal, Figure::Rate];
-            Some(Figures(both.map(|figure| (figure, vec![value])).into()))
-        };
+        let mut record = Record::start("test", 1);
+        for (subject, value) in values {
+            for figure in [Figure::Marginal, Figure::Rate] {
+                let labels = [("load", load), ("subject", *subject)];
+                record.sample(figure.name(), "", &labels, vec![*value]);
+            }
+        }
         let row = |target: &Target| {
             let measured = target
                 .measured
@@ -172,7 +156,7 @@ mod tests {
             let (bound, verdict) = (target.bound.to_string(), target.verdict().to_owned());
             [target.what.clone(), measured, bound, verdict]
         };
-        all(&loads, figures).iter().map(row).collect()
+        all(&loads, &record).iter().map(row).collect()
     }
 
     #[test]

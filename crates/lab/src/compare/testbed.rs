@@ -43,12 +43,8 @@ pub(super) const CONNECTIONS_MAX: usize = 4000;
 /// How long the server may take to detect the end of connections.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// Durations of warm-up and measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    pub(super) warm_up: Duration,
-    pub(super) window: Duration,
-}
+/// Load before the measurement.
+const WARM_UP: Duration = Duration::from_millis(150);
 
 /// The results of one load.
 #[derive(Clone, Debug)]
@@ -133,15 +129,20 @@ impl Testbed {
         running.with_context(|| format!("start {name}"))
     }
 
-    /// Runs a load with the subject.
-    pub(super) fn measure(&self, load: &Load, times: Times) -> Result<Measured> {
+    /// Runs a load with the subject, and measures it for a while.
+    pub(super) fn measure(&self, load: &Load, window: Duration) -> Result<Measured> {
         let running = self.start(CONNECTIONS_MAX)?;
-        let measured = self.measure_running(&running, load, times)?;
+        let measured = self.measure_running(&running, load, window)?;
         running.stop()?;
         Ok(measured)
     }
 
-    fn measure_running(&self, running: &Running, load: &Load, times: Times) -> Result<Measured> {
+    fn measure_running(
+        &self,
+        running: &Running,
+        load: &Load,
+        window: Duration,
+    ) -> Result<Measured> {
         // The subject runs already: its own connections at the start count in neither reading.
         let before = self.look()?;
         let node = self.network.nodes().first();
@@ -152,11 +153,11 @@ impl Testbed {
             .works(load)
             .into_iter()
             .zip(&self.end_cpus)
-            .map(|(work, &cpu)| self.call(running, work, cpu, times))
+            .map(|(work, &cpu)| self.call(running, work, cpu, window))
             .collect::<Result<Vec<_>>>()?;
         let outcomes = clients
             .into_iter()
-            .map(|client| finish(client, times))
+            .map(|client| finish(client, WARM_UP + window))
             .collect::<Result<Vec<Outcome>>>()?;
         let outcome = merge(outcomes);
         // The server may detect the last ends slightly later than the client.
@@ -184,11 +185,8 @@ impl Testbed {
     /// Opens connections that stay silent. They last as long as the client.
     pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
         let before = self.served()?;
-        let times = Times {
-            warm_up: Duration::ZERO,
-            window: Duration::ZERO,
-        };
-        let mut client = self.call(running, Work::Hold { connections }, self.end_cpus[0], times)?;
+        let (work, cpu) = (Work::Hold { connections }, self.end_cpus[0]);
+        let mut client = self.call(running, work, cpu, Duration::ZERO)?;
         client.wait_until("open connections", PATIENCE, |client| {
             client.stdout().ends_with('\n')
         })?;
@@ -216,12 +214,12 @@ impl Testbed {
         vec![part; clients]
     }
 
-    fn call(&self, running: &Running, work: Work, cpu: usize, times: Times) -> Result<Process> {
+    fn call(&self, running: &Running, work: Work, cpu: usize, window: Duration) -> Result<Process> {
         let call = Call {
             target: running.target,
             request_for: running.request_for,
-            warm_up_ms: milliseconds(times.warm_up),
-            window_ms: milliseconds(times.window),
+            warm_up_ms: milliseconds(WARM_UP),
+            window_ms: milliseconds(window),
             parties: self.parties(running)?,
             work,
         };

@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A played node.
 #[derive(Debug)]
 pub(super) struct Player {
-    follower: Follower,
+    pub(super) follower: Follower,
     tls: Arc<ClientConfig>,
     stream: Option<Stream>,
     /// The stream is open, and the follower was informed.
@@ -35,9 +35,9 @@ pub(super) struct Player {
     /// Plans that it followed, and when it got its rows of them.
     plans: Vec<(PlanVersion, Instant)>,
     /// When it was first accepted.
-    joined: Option<Instant>,
+    pub(super) joined: Option<Instant>,
     /// Errors of streams that ended unexpectedly.
-    losses: Vec<String>,
+    pub(super) losses: Vec<String>,
 }
 
 /// All nodes.
@@ -241,16 +241,6 @@ impl Player {
         }
     }
 
-    /// Its follower.
-    pub(super) fn follower(&self) -> &Follower {
-        &self.follower
-    }
-
-    /// When it was first accepted.
-    pub(super) fn joined(&self) -> Option<Instant> {
-        self.joined
-    }
-
     /// When it first had rows of this plan or a newer one.
     pub(super) fn followed(&self, plan: PlanVersion) -> Option<Instant> {
         let found = self
@@ -263,11 +253,6 @@ impl Player {
     /// Its plan.
     pub(super) fn holds(&self) -> Option<PlanVersion> {
         self.plans.last().map(|(plan_version, _)| *plan_version)
-    }
-
-    /// Errors of its streams.
-    pub(super) fn losses(&self) -> &[String] {
-        &self.losses
     }
 
     fn poll_action(&mut self, began: Instant) -> Option<Action> {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::regions::{Place, distances};
-use crate::rng::Rng;
 
 /// Round-trip times between all nodes, in microseconds, never 0.
 #[derive(Clone, Debug)]
@@ -16,14 +15,7 @@ impl Topology {
     /// Nodes at random places on earth. Links have detours, as real ones do, so that some are
     /// longer than a route around them.
     pub(super) fn new(nodes: usize, seed: u64) -> Self {
-        let mut random = Rng::new(seed);
-        let place = |_| Place {
-            longitude: random.uniform() * 360.0 - 180.0,
-            // Uniform over the area of the sphere.
-            latitude: (random.uniform() * 2.0 - 1.0).asin().to_degrees(),
-        };
-        let places: Vec<Place> = (0..nodes).map(place).collect();
-        let update = distances(&places, true, seed);
+        let update = distances(&Place::random(nodes, seed), true, seed);
         let update = update
             .iter()
             .map(|row| row.iter().map(|ms| micros(*ms)).collect());

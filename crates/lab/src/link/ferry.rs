@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,9 +24,8 @@ const BATCH: usize = 32;
 /// A later packet is counted: the machine was too busy to be exact.
 const LATE: Duration = Duration::from_millis(1);
 
-/// The epoll tokens of the event that ends the thread, and of the one for changes.
-const STOP: usize = usize::MAX;
-const CHANGE: usize = usize::MAX - 1;
+/// The epoll token of the event for changes and for the end.
+const CHANGE: usize = usize::MAX;
 
 /// The ferry's counters, over all its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub struct Stats {
 /// A running ferry. Its links carry packets until it is dropped.
 #[derive(Debug)]
 pub struct Ferry {
-    stop: Arc<EventFd>,
     changed: Arc<EventFd>,
-    changes: Arc<Mutex<Vec<(usize, Emulation)>>>,
+    /// The thread ends when this is gone.
+    changes: Option<Sender<(usize, Emulation)>>,
     stats: Arc<Mutex<Stats>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,14 +66,13 @@ impl Ferry {
     /// Starts to carry packets between the two interfaces of each link.
     pub fn start(links: Vec<([File; 2], Emulation)>, seed: u64) -> Result<Self> {
         let ports = ports(links, seed);
-        let stop = Arc::new(EventFd::new().context("make an event descriptor")?);
         let changed = Arc::new(EventFd::new().context("make an event descriptor")?);
-        let poll = watch(&ports, &stop, &changed)?;
+        let poll = watch(&ports, &changed)?;
         let stats = Arc::default();
-        let changes = Arc::default();
+        let (changes, inbox) = mpsc::channel();
         let mut crossing = Crossing {
             changed: Arc::clone(&changed),
-            changes: Arc::clone(&changes),
+            changes: inbox,
             buffer: vec![0; usize::from(MTU)],
             began: Instant::now(),
             stats: Arc::clone(&stats),
@@ -85,9 +84,8 @@ impl Ferry {
             .spawn(move || crossing.run(poll))
             .context("start the ferry thread")?;
         Ok(Self {
-            stop,
             changed,
-            changes,
+            changes: Some(changes),
             stats,
             thread: Some(thread),
         })
@@ -97,8 +95,11 @@ impl Ferry {
     /// as they would have.
     pub fn change(&self, link: usize, emulation: Emulation) -> Result<()> {
         // Queued, not applied here: the packet queues belong to the ferry thread alone.
-        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        changes.push((link, emulation));
+        let sent = self
+            .changes
+            .as_ref()
+            .map(|changes| changes.send((link, emulation)));
+        sent.transpose().context("reach the ferry")?;
         self.changed.write(1).context("wake the ferry")?;
         Ok(())
     }
@@ -113,7 +114,8 @@ impl Drop for Ferry {
     fn drop(&mut self) {
         // The event's counter is at zero, so the write cannot fail; a panic of the thread has
         // printed its own message.
-        let _ = self.stop.write(1);
+        self.changes = None;
+        let _ = self.changed.write(1);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -131,11 +133,10 @@ fn ports(links: Vec<([File; 2], Emulation)>, seed: u64) -> Vec<Port> {
     ports
 }
 
-fn watch(ports: &[Port], stop: &EventFd, changed: &EventFd) -> Result<Poll> {
+fn watch(ports: &[Port], changed: &EventFd) -> Result<Poll> {
     let poll = Poll::new()?;
     let tuns = ports.iter().map(|port| port.tun.as_fd()).enumerate();
-    let events = [(STOP, stop.as_fd()), (CHANGE, changed.as_fd())];
-    for (number, fd) in tuns.chain(events) {
+    for (number, fd) in tuns.chain([(CHANGE, changed.as_fd())]) {
         poll.add_readable(fd, number)
             .context("watch a descriptor")?;
     }
@@ -145,7 +146,7 @@ fn watch(ports: &[Port], stop: &EventFd, changed: &EventFd) -> Result<Poll> {
 /// The state of the ferry thread.
 struct Crossing {
     changed: Arc<EventFd>,
-    changes: Arc<Mutex<Vec<(usize, Emulation)>>>,
+    changes: Receiver<(usize, Emulation)>,
     ports: Vec<Port>,
     buffer: Vec<u8>,
     began: Instant,
@@ -166,8 +167,8 @@ impl Crossing {
                 .expect("the descriptors are valid for the life of the thread");
             for &number in &ready {
                 match number {
-                    STOP => return,
-                    CHANGE => self.take_changes(),
+                    CHANGE if self.take_changes() => {}
+                    CHANGE => return,
                     port => self.take(port),
                 }
             }
@@ -182,13 +183,18 @@ impl Crossing {
             .min()
     }
 
-    fn take_changes(&mut self) {
+    /// Applies changes; false when there will be no more.
+    fn take_changes(&mut self) -> bool {
         // Reading resets the event; the count does not matter.
         let _ = self.changed.read();
-        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        for (link, emulation) in changes.drain(..) {
-            for port in self.ports.iter_mut().skip(link * 2).take(2) {
-                port.queue.change(&emulation);
+        loop {
+            match self.changes.try_recv() {
+                Ok((link, emulation)) => {
+                    for port in self.ports.iter_mut().skip(link * 2).take(2) {
+                        port.queue.change(&emulation);
+                    }
+                }
+                Err(end) => return end == TryRecvError::Empty,
             }
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Computes when packets leave a link. Pure arithmetic on virtual time.
 //!
-//! A [`Queue`] is one direction of a link. It fragments packets that are too long, passes each
+//! A [`Queue`] is one direction of a link. It rewrites packets if the link does, passes each
 //! packet's arrival time through loss, then rate, then delay, and keeps the packet
 //! until the resulting time. None of these lets packets overtake each other, so only the head of the
 //! queue can be due.
@@ -11,8 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Emulation;
-use super::fragment::Splitter;
+use super::{Emulation, Rewrite};
 use crate::rng::Rng;
 
 /// Mean lateness of the ferry's wake-ups; subtracted from every delay to centre the error.
@@ -80,7 +79,7 @@ pub(super) struct Queue {
 /// How a direction treats packets, in this order.
 #[derive(Debug)]
 struct Properties {
-    splitter: Option<Splitter>,
+    rewrite: Option<Rewrite>,
     loss: Option<Loss>,
     rate: Option<Rate>,
     delay: Duration,
@@ -89,7 +88,7 @@ struct Properties {
 impl Properties {
     fn new(emulation: &Emulation, seed: u64) -> Self {
         Self {
-            splitter: emulation.fragment_bytes.map(Splitter::new),
+            rewrite: emulation.rewrite,
             loss: (emulation.loss > 0.0).then(|| Loss {
                 probability: emulation.loss,
                 random: Rng::new(seed),
@@ -137,8 +136,8 @@ impl Queue {
 
     /// Adds a packet at `now`.
     pub(super) fn push(&mut self, now: Duration, packet: Vec<u8>) {
-        let parts = match &mut self.properties.splitter {
-            Some(splitter) => splitter.split(packet),
+        let parts = match self.properties.rewrite {
+            Some(rewrite) => rewrite(packet),
             None => vec![packet],
         };
         for part in parts {
@@ -182,7 +181,7 @@ mod tests {
             rate: None,
             queue_bytes: 3000,
             loss: 0.0,
-            fragment_bytes: None,
+            rewrite: None,
         }
     }
 

@@ -3,18 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::run;
-use crate::regions::Place;
-use crate::scratch::Scratch;
-
 /// What to do if a file is missing.
-const WHERE: &str = "The data are not part of the project. mesh54/set54-matrices.tar.xz holds the graphs of \
+const WHERE: &str = "The data are not part of the project. mesh54/*.txt are the graphs of \
     docs/design/0013-planning.md, which describes how they are made from public maps: Rocketfuel's of \
-    github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita (topology-zoo/). \
+    github.com/icarus-sim/icarus, the Topology Zoo's of github.com/svissicchio/Repetita. \
     cloud/aws21_cloudping_ms.tsv holds the round-trip times of the class AwsLatencies of \
     github.com/libp2p/jvm-libp2p";
 
@@ -40,28 +35,20 @@ const CLOUD_COST_US: u32 = 500;
 
 /// The 54 graphs.
 pub(super) fn read_mesh(data: &Path) -> Result<Vec<Mesh>> {
-    let archive = data.join("mesh54/set54-matrices.tar.xz");
-    ensure!(
-        archive.exists(),
-        "{} is missing. {WHERE}.",
-        archive.display()
-    );
-    let scratch = Scratch::new()?;
-    // The archive is unpacked where it is removed again: the data are not part of the project.
-    let mut tar = Command::new("tar");
-    tar.arg("-xJf").arg(&archive).arg("-C").arg(scratch.path());
-    run(&mut tar)?;
+    let directory = data.join("mesh54");
+    let shown = directory.display();
+    let files = fs::read_dir(&directory).with_context(|| format!("list {shown}. {WHERE}"))?;
     let mut meshes = Vec::new();
-    for entry in fs::read_dir(scratch.path()).context("list the graphs")? {
-        let path = entry?.path();
+    for file in files {
+        let path = file?.path();
         if path.extension().is_some_and(|ending| ending == "txt") {
             meshes.push(read_matrix(&path, COST_US)?);
         }
     }
-    let (count, archive) = (meshes.len(), archive.display());
+    let count = meshes.len();
     ensure!(
         count == GRAPHS,
-        "{archive} holds {count} graphs, not {GRAPHS}"
+        "{shown} holds {count} graphs, not {GRAPHS}. {WHERE}"
     );
     // The order of a directory is arbitrary, and the record must not depend on it.
     meshes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -102,50 +89,10 @@ fn read_matrix(path: &Path, cost_us: u32) -> Result<Mesh> {
     })
 }
 
-/// The distinct cities of the Topology Zoo, to a hundredth of a degree.
-pub(super) fn read_cities(data: &Path) -> Result<Vec<Place>> {
-    let directory = data.join("topology-zoo");
-    let missing = || format!("list {}. {WHERE}", directory.display());
-    let mut cities = Vec::new();
-    for entry in fs::read_dir(&directory).with_context(missing)? {
-        let path = entry?.path();
-        if path.extension().is_none_or(|ending| ending != "graph") {
-            continue;
-        }
-        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        cities.extend(places(&text));
-    }
-    ensure!(
-        !cities.is_empty(),
-        "{} has no networks",
-        directory.display()
-    );
-    // Compared as text, since floating-point numbers have no total order.
-    let key = |place: &Place| format!("{:.2} {:.2}", place.longitude, place.latitude);
-    cities.sort_by_cached_key(key);
-    cities.dedup_by_key(|place| key(place));
-    Ok(cities)
-}
-
-/// Parses `NODES n`, a header, and a label, a longitude and a latitude for each.
-fn places(text: &str) -> impl Iterator<Item = Place> {
-    let nodes = text
-        .lines()
-        .skip(2)
-        .take_while(|line| !line.trim().is_empty());
-    nodes.filter_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let mut degrees = || fields.next()?.parse().ok();
-        Some(Place {
-            longitude: degrees()?,
-            latitude: degrees()?,
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn missing_data_named() {
@@ -153,7 +100,6 @@ mod tests {
         for error in [
             read_mesh(nowhere).unwrap_err(),
             read_cloud(nowhere).unwrap_err(),
-            read_cities(nowhere).unwrap_err(),
         ] {
             let message = format!("{error:#}");
             assert!(
@@ -164,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_places_are_read() {
+    fn rows_are_read() {
         let scratch = Scratch::new().unwrap();
         let path = scratch.path().join("two.txt");
         fs::write(&path, "2\n0.0 1.5\n1.5 0.0\n").unwrap();
@@ -172,11 +118,5 @@ mod tests {
         assert_eq!((mesh.name.as_str(), mesh.rtts_ms[1][0]), ("two", 1.5));
         fs::write(&path, "0 1 2\n1 0\n").unwrap();
         assert!(read_matrix(&path, 7).is_err());
-        let text = "NODES 1\nlabel x y\nParis 2.35 48.86\n\nEDGES 0\n";
-        let paris = Place {
-            longitude: 2.35,
-            latitude: 48.86,
-        };
-        assert_eq!(places(text).collect::<Vec<_>>(), [paris]);
     }
 }

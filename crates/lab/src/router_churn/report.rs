@@ -10,7 +10,6 @@ use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Run};
 use crate::names::Named;
 use crate::record::{Record, Samples};
-use crate::stats::percentile;
 use crate::target::{Bound, Target};
 
 /// Bound on connections described individually.
@@ -25,32 +24,28 @@ const NETWORKS: [(&str, Course); 2] = [
     ("with", |pair| &pair.node),
 ];
 
-/// Counts of connections: name, and which of a network count.
+/// A count of connections: name, and which of a network count.
 type Count = (&'static str, fn(&Pair, &Life) -> bool);
 
-const ALL: Count = ("connections", |_, _| true);
-const UNEXPECTED: Count = ("not as expected", |pair, life| {
-    life.end() != expected(pair.plan.kind)
-});
-const HUNG: Count = ("hung", |_, life| life.end() == End::Hung);
-const RESET: Count = ("reset", |_, life| life.end() == End::Reset);
-
-/// Counts of connections whose end with the node differs.
-const VERDICTS: [Count; 4] = [
-    ("reset by its death", |pair, _| {
-        pair.verdict == Verdict::Killed
+const COUNTS: [Count; 4] = [
+    ("connections", |_, _| true),
+    ("not as expected", |pair, life| {
+        life.end() != expected(pair.plan.kind)
     }),
-    ("reset by a stale address", |pair, _| {
-        pair.verdict == Verdict::Stale
-    }),
-    ("otherwise while a link is cut", |pair, _| {
-        pair.verdict == Verdict::Cut
-    }),
-    ("BROKEN", |pair, _| pair.verdict.is_broken()),
+    ("hung", |_, life| life.end() == End::Hung),
+    ("reset", |_, life| life.end() == End::Reset),
 ];
 
-/// Times of undisturbed connections: a value for each percentile from 0 to 100.
-const TIME: &str = "time";
+/// A count of connections whose end with the node differs: name, and which verdicts count.
+type VerdictCount = (&'static str, fn(Verdict) -> bool);
+
+const VERDICTS: [VerdictCount; 4] = [
+    ("reset by its death", |one| one == Verdict::Killed),
+    ("reset by a stale address", |one| one == Verdict::Stale),
+    ("otherwise while a link is cut", |one| one == Verdict::Cut),
+    ("BROKEN", Verdict::is_broken),
+];
+
 /// How often a fault happened.
 const TIMES: &str = "times";
 
@@ -58,58 +53,33 @@ const TIMES: &str = "times";
 pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.parameter("connections", args.connections);
     record.parameter("rate", args.rate);
-    let counts = [ALL, UNEXPECTED, HUNG, RESET];
     for (kind, _) in Kind::SHARES {
         let of = run.pairs.iter().filter(|pair| pair.plan.kind == kind);
-        let of: Vec<&Pair> = of.collect();
-        sample(record, ("kind", kind.name()), &of, &counts);
-        for (node, life) in NETWORKS {
-            let times = times(&of, kind, life);
-            let parts = (0..=100).filter_map(|percent| percentile(&times, f64::from(percent)));
-            let labels = [("kind", kind.name()), ("node", node)];
-            record.sample(TIME, "ms", &labels, parts.collect());
-        }
+        sample(record, ("kind", kind.name()), &of.collect::<Vec<_>>());
     }
     for phase in phases(run) {
         let of = run.pairs.iter().filter(|pair| name(pair.phase) == phase);
-        sample(
-            record,
-            ("meanwhile", phase),
-            &of.collect::<Vec<_>>(),
-            &counts,
-        );
+        sample(record, ("meanwhile", phase), &of.collect::<Vec<_>>());
         let spans = run.spans.iter().filter(|span| span.fault.name() == phase);
         let labels = [("meanwhile", phase), ("node", "with")];
         record.sample(TIMES, "", &labels, vec![spans.count() as f64]);
     }
     for (title, label) in [
-        (
-            "Connections by kind, and times of those that nothing disturbed",
-            "kind",
-        ),
+        ("Connections by kind", "kind"),
         (
             "Connections by what happened while they were open",
             "meanwhile",
         ),
     ] {
-        let counts = [&counts[..], &VERDICTS].concat();
-        let quantities = counts.iter().map(|(name, _)| *name);
-        let quantities: Vec<&str> = [TIMES]
-            .into_iter()
-            .chain(quantities)
-            .chain([TIME])
-            .collect();
+        let counts = COUNTS.map(|(name, _)| name);
+        let quantities = [&[TIMES], &counts[..], &VERDICTS.map(|(name, _)| name)].concat();
         let is_shown = |one: &Samples| one.labels.contains_key(label);
         record.table(title, is_shown, &[label, "node"], &quantities);
     }
     let broken = run.pairs.iter().filter(|pair| pair.verdict.is_broken());
-    let (broken, none) = (Some(broken.count() as f64), Bound::AtMost(0.0));
-    record.targets = vec![Target::once(
-        "connections that break a promise",
-        broken,
-        none,
-        "",
-    )];
+    let broken = Some(broken.count() as f64);
+    let what = "connections that break a promise";
+    record.targets = vec![Target::once(what, broken, Bound::AtMost(0.0), "")];
     record.remarks = remarks(run);
 }
 
@@ -124,31 +94,18 @@ fn name(fault: Option<Fault>) -> &'static str {
 }
 
 /// Adds the counts of these connections in both networks.
-fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair], counts: &[Count]) {
+fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair]) {
     for (node, life) in NETWORKS {
-        // The verdicts compare the two, so they count once.
-        let verdicts = VERDICTS.iter().filter(|_| node == "with");
-        for (name, check) in counts.iter().chain(verdicts) {
-            let count = of.iter().filter(|pair| check(pair, life(pair))).count();
+        for (name, is_one) in COUNTS {
+            let count = of.iter().filter(|pair| is_one(pair, life(pair))).count();
             record.sample(name, "", &[label, ("node", node)], vec![count as f64]);
         }
     }
-}
-
-/// Durations of undisturbed connections of a kind, in ms.
-fn times(of: &[&Pair], kind: Kind, life: Course) -> Vec<f64> {
-    // Both as expected, so that the two medians are of the same connections.
-    let is_usual = |pair: &&&Pair| {
-        pair.timed
-            && NETWORKS
-                .iter()
-                .all(|(_, life)| life(pair).end() == expected(kind))
-    };
-    let times = of
-        .iter()
-        .filter(is_usual)
-        .filter_map(|pair| life(pair).time());
-    times.map(|time| time.as_secs_f64() * 1000.0).collect()
+    // The verdicts compare the two, so they count once.
+    for (name, is_one) in VERDICTS {
+        let count = of.iter().filter(|pair| is_one(pair.verdict)).count();
+        record.sample(name, "", &[label, ("node", "with")], vec![count as f64]);
+    }
 }
 
 fn remarks(run: &Run) -> Vec<String> {
@@ -160,7 +117,6 @@ fn remarks(run: &Run) -> Vec<String> {
         });
         some.collect::<Vec<_>>().join(", ")
     };
-    let longer = |check: fn(&Pair) -> bool| all.iter().filter(|pair| check(pair)).count();
     // A node that observes first relays only what it expects to gain from.
     let share = run.relayed as f64 / (all.len().max(1) as f64) * 100.0;
     let mut remarks = vec![
@@ -173,11 +129,6 @@ fn remarks(run: &Run) -> Vec<String> {
         ),
         format!("Without node: {}.", ends(NETWORKS[0].1)),
         format!("With node: {}.", ends(NETWORKS[1].1)),
-        format!(
-            "Undisturbed and much longer (3 times and 0.5 s) with the node: {}; without it: {}.",
-            longer(Pair::much_longer_with),
-            longer(Pair::much_longer_without)
-        ),
     ];
     remarks.extend(run.troubles.iter().cloned());
     for (heading, check) in [
@@ -186,7 +137,6 @@ fn remarks(run: &Run) -> Vec<String> {
             (|pair| pair.verdict.is_broken()) as fn(&Pair) -> bool,
         ),
         ("By a stale address", |pair| pair.verdict == Verdict::Stale),
-        ("Much longer", Pair::much_longer_with),
     ] {
         let of = all.iter().filter(|pair| check(pair));
         let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));

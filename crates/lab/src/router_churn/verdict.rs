@@ -17,9 +17,6 @@ const NOTICE: Duration = Duration::from_secs(1);
 /// How long a node may use profiles from before an address or a route changed
 /// (docs/configuration.md, `observe.ttl`), with a generous margin.
 const STALE: Duration = Duration::from_secs(12);
-/// Factor from which a time counts as much longer.
-const LONGER: u32 = 3;
-const LONGER_BY: Duration = Duration::from_millis(500);
 
 /// A fault of the run. Times are since the start of the run.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +67,6 @@ pub(super) struct Pair {
     pub(super) verdict: Verdict,
     /// The most relevant fault meanwhile.
     pub(super) phase: Option<Fault>,
-    /// Whether no fault affected its duration.
-    pub(super) timed: bool,
 }
 
 /// How a connection of this kind ends on an open path.
@@ -113,11 +108,6 @@ impl Life {
         ends.map(|(time, _)| time).max().unwrap_or(Duration::MAX)
     }
 
-    /// Duration for its client.
-    pub(super) fn time(&self) -> Option<Duration> {
-        self.client.map(|(over, _)| over.saturating_sub(self.begun))
-    }
-
     fn meets(&self, span: &Span) -> bool {
         self.begun <= span.to + TAIL && span.from <= self.over()
     }
@@ -141,14 +131,11 @@ pub(super) fn pair(plan: Plan, direct: Life, node: Life, spans: &[Span]) -> Pair
     let met = |span: &&Span| direct.meets(span) || node.meets(span);
     let met: Vec<Span> = spans.iter().filter(met).copied().collect();
     let phase = met.iter().map(|span| span.fault).max_by_key(|&f| weight(f));
-    let disturbing =
-        |span: &Span| span.fault.cuts() || span.fault == Fault::Kill || span.fault.forbids(&plan);
     Pair {
         verdict: match verdict(&plan, &direct, &node, &met) {
             Verdict::Worse if node.end() == End::Reset && is_stale(&node, spans) => Verdict::Stale,
             verdict => verdict,
         },
-        timed: !met.iter().any(disturbing),
         plan,
         direct,
         node,
@@ -199,22 +186,6 @@ fn verdict(plan: &Plan, direct: &Life, node: &Life, met: &[Span]) -> Verdict {
 }
 
 impl Pair {
-    /// Whether the first took much longer than the second, and both ended as planned.
-    fn longer(&self, one: &Life, other: &Life) -> bool {
-        let planned = [one, other].map(Life::end) == [End::Planned; 2];
-        let times = one.time().zip(other.time());
-        let longer = times.is_some_and(|(one, other)| one > other * LONGER + LONGER_BY);
-        self.timed && planned && longer
-    }
-
-    pub(super) fn much_longer_with(&self) -> bool {
-        self.longer(&self.node, &self.direct)
-    }
-
-    pub(super) fn much_longer_without(&self) -> bool {
-        self.longer(&self.direct, &self.node)
-    }
-
     /// Its lines in the node's log.
     fn logged<'a>(&self, log: &'a [String]) -> Vec<&'a str> {
         let Some(port) = self.node.port else {

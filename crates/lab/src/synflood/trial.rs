@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 
-use super::{Args, Delays};
+use super::{Args, BUDGET, Delays};
 use crate::flood::counts::Counts;
 use crate::flood::{Flood, Plan};
 use crate::link::Link;
@@ -138,9 +138,9 @@ fn start(case: Case, args: &Args) -> Result<Course> {
     let links = [delay(case.delays.client), delay(case.delays.server)];
     let network = Network::line(links).seed(args.common.seed).build()?;
     // The reserve is for clients that were validated, which the flood's are not.
-    let (total, reserve) = (args.budget, args.budget / 4);
+    let reserve = BUDGET / 4;
     let config = format!(
-        "[half_open]\ntotal = {total}\nreserve = {reserve}\n[defaults]\naccept = \"early\"\n"
+        "[half_open]\ntotal = {BUDGET}\nreserve = {reserve}\n[defaults]\naccept = \"early\"\n"
     );
     let start = || {
         let builder = Node::builder(network.node(0), args.binary.find()?);

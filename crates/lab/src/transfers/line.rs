@@ -21,11 +21,10 @@ mod way;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Results, Subject, Topology};
-use crate::chart::SERIES_MAX;
+use super::{Case, Experiment, Goal, Group, KB, Moment, Results, Subject, Topology};
 use crate::model::Path;
 use crate::names::Named;
 use crate::network::Family;
@@ -35,8 +34,21 @@ use crate::transfer::Timing;
 use testbed::Testbed;
 use way::{Carriage, Way};
 
-/// How much less time transfers over warm hops near the ends must take than without nodes, by size,
-/// at 100 ms with nodes 2 ms from the ends: bytes, and percent.
+/// The round-trip time of the published path.
+const RTT: Duration = Duration::from_millis(100);
+
+/// One-way delay between an end of the path and the node near it.
+const END: Duration = Duration::from_millis(2);
+
+/// One-way delays between a node beside the path and either end, in microseconds. A quarter of
+/// [`RTT`] is on the path.
+const ASIDE_US: [u64; 6] = [25_000, 27_500, 30_000, 32_500, 35_000, 37_500];
+
+/// The congestion control of client, server and nodes.
+const CONGESTION: &str = "cubic";
+
+/// How much less time transfers over warm hops near the ends must take than without nodes, by size:
+/// bytes, and percent.
 const GAINS: &[(u64, f64)] = &[(25 * KB, 60.0), (100 * KB, 68.0), (500 * KB, 75.0)];
 
 /// Arguments of `posthaste-lab transfer-times`.
@@ -44,14 +56,11 @@ const GAINS: &[(u64, f64)] = &[(25 * KB, 60.0), (100 * KB, 68.0), (500 * KB, 75.
 pub struct Args {
     #[command(flatten)]
     binary: Binary,
-    /// Round-trip time between client and server, in milliseconds
-    #[arg(long, default_value_t = 100.0, value_name = "MS")]
-    rtt: f64,
     /// Rate of every link, in Mbit/s; the emulation is faithful up to about 200
     #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rate: u64,
     /// Sizes of transfers, in KB of 1000 bytes
-    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 250, 500], value_name = "KB")]
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 250, 500], value_name = "KB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sizes: Vec<u64>,
     /// Numbers of nodes on the path; 0 needs no node program
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 2, 3], value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=7))]
@@ -59,21 +68,12 @@ pub struct Args {
     /// Which nodes carry transfers, and over which hops
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Carriage::Transparent])]
     carriage: Vec<Carriage>,
-    /// One-way delays between a node beside the path and either end; a quarter of --rtt is on it
-    #[arg(long, value_delimiter = ',', default_values_t = [25.0, 27.5, 30.0, 32.5, 35.0, 37.5], value_name = "MS")]
-    aside: Vec<f64>,
-    /// One-way delay between an end of the path and the node near it, in milliseconds
-    #[arg(long, default_value_t = 2.0, value_name = "MS")]
-    end: f64,
     /// IP version
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Family::V4], value_name = "VERSION")]
     family: Vec<Family>,
     /// Transfers per configuration; the median counts
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Congestion control of client, server and nodes
-    #[arg(long, default_value = "cubic", value_name = "NAME")]
-    congestion: String,
     /// Transfers at once; with more than one the model is what they would take if they shared the rate evenly
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
@@ -85,47 +85,14 @@ pub struct Args {
 }
 
 impl Args {
-    fn rtt(&self) -> Duration {
-        milliseconds(self.rtt)
-    }
-
     fn bits_per_second(&self) -> u64 {
         self.rate * 1_000_000
-    }
-
-    fn end(&self) -> Duration {
-        milliseconds(self.end)
-    }
-
-    fn check(&self) -> Result<()> {
-        ensure!(
-            (0.1..=2000.0).contains(&self.rtt),
-            "--rtt must be between 0.1 and 2000 ms"
-        );
-        ensure!(
-            self.sizes.is_sorted_by(|a, b| a < b)
-                && self.sizes.iter().all(|size| (1..=100_000).contains(size)),
-            "--sizes must ascend, from 1 to 100000 KB"
-        );
-        let near_ends = self.carriage.iter().any(|carriage| carriage.is_ends());
-        ensure!(
-            !near_ends || (0.0..self.rtt / 4.0).contains(&self.end),
-            "--end must be less than a quarter of --rtt"
-        );
-        let nearest = self.rtt / 4.0;
-        let is_beside = |aside: &f64| (nearest..=2000.0).contains(aside);
-        ensure!(
-            !self.carriage.contains(&Carriage::OffPath)
-                || self.aside.len() < SERIES_MAX && self.aside.iter().all(is_beside),
-            "--aside must be less than {SERIES_MAX} delays from a quarter of --rtt ({nearest} ms)"
-        );
-        Ok(())
     }
 
     /// The ways of one carriage, the fewest nodes first.
     fn ways(&self, family: Family, carriage: Carriage) -> Vec<Way> {
         if carriage == Carriage::OffPath {
-            let aside = self.aside.iter().map(|aside| milliseconds(*aside));
+            let aside = ASIDE_US.into_iter().map(Duration::from_micros);
             let ways = aside.map(|aside| Way::off_path(family, aside));
             return std::iter::once(Way::direct(family)).chain(ways).collect();
         }
@@ -155,7 +122,7 @@ impl Args {
         let measured = self.carriage.iter().filter(|carriage| carriage.is_ends());
         let ways = measured.flat_map(|&carriage| self.ways(family, carriage));
         let ways: BTreeSet<Way> = ways.collect();
-        let place = format!("two nodes, {} ms from the ends", self.end);
+        let place = format!("two nodes, {END:?} from the ends");
         let group = group("ends", &place, family);
         (!ways.is_empty()).then(|| (group, ways.into_iter().collect()))
     }
@@ -169,7 +136,7 @@ impl Args {
         }
     }
 
-    /// The model applies to one transfer at a time; the gains apply to the default delays.
+    /// The model applies to one transfer at a time.
     fn goals(&self, way: Way) -> Vec<Goal> {
         let mut goals = Vec::new();
         // Several transfers share the rate unevenly, which no model describes.
@@ -182,25 +149,13 @@ impl Args {
                 may_be_less: !is_exact,
             }));
         }
-        // The promised gains are percentages of this one path.
-        let is_usual = (self.rtt - 100.0).abs() < 0.1 && (self.end - 2.0).abs() < 0.1;
-        if is_usual && way.carriage == Carriage::WarmEnds {
+        if way.carriage == Carriage::WarmEnds {
             goals.push(Goal::Saved {
                 by_size: GAINS,
                 tolerance: self.tolerance,
             });
         }
         goals
-    }
-
-    fn record(&self) -> Record {
-        let mut record = Record::start("transfer-times", self.common.seed);
-        record.parameter("rtt_ms", self.rtt);
-        record.parameter("rate_mbit", self.rate);
-        record.parameter("congestion", self.congestion.as_str());
-        record.parameter("end_ms", self.end);
-        record.parameter("tolerance_percent", self.tolerance);
-        record
     }
 
     /// The experiment, and the ways of its subjects.
@@ -226,17 +181,13 @@ impl Args {
             clients: self.clients,
             repeats: self.repeats,
             conditions: format!(
-                "{} ms round-trip time, {} Mbit/s, {}",
-                self.rtt, self.rate, self.congestion
+                "{RTT:?} round-trip time, {} Mbit/s, {CONGESTION}",
+                self.rate
             ),
             common: self.common.clone(),
         };
         (experiment, ways)
     }
-}
-
-fn milliseconds(number: f64) -> Duration {
-    Duration::from_secs_f64(number / 1e3)
 }
 
 fn heading(family: Family, carriage: Carriage) -> Group {
@@ -258,8 +209,8 @@ fn group(file: &str, what: &str, family: Family) -> Group {
 
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<()> {
-    args.check()?;
-    let record = args.record();
+    let mut record = Record::start("transfer-times", args.common.seed);
+    record.parameter("tolerance_percent", args.tolerance);
     let (experiment, ways) = args.experiment();
     let line = Line {
         testbeds: testbeds(args, &ways)?,
@@ -268,11 +219,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     line.fill_caches()?;
     let results = experiment.run(&line)?;
-    let findings = Findings {
-        remarks: line.remarks(&results)?,
-        ..Findings::default()
-    };
-    results.publish(record, findings)
+    record.remarks = line.remarks(&results)?;
+    results.publish(record, Vec::new())
 }
 
 /// A network for every layout, and the ways of the subjects.
@@ -410,19 +358,6 @@ mod tests {
         assert_eq!(
             names,
             ["no node", "near the ends, cold", "near the ends, warm"]
-        );
-    }
-
-    #[test]
-    fn impossible_distances_refused() {
-        let check = |words: &[&str]| args(&[&["--carriage", "off-path"], words].concat()).check();
-        assert!(check(&["--aside", "24"]).is_err());
-        assert!(check(&["--rtt", "96", "--aside", "24"]).is_ok());
-        assert!(args(&["--sizes", "25,10"]).check().is_err());
-        assert!(
-            args(&["--carriage", "warm-ends", "--end", "25"])
-                .check()
-                .is_err()
         );
     }
 }

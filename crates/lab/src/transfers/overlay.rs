@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::report::emulation_remark;
-use super::{Case, Experiment, Findings, Goal, Group, KB, Moment, Subject};
+use super::{Case, Experiment, Goal, Group, KB, Moment, Subject};
 use crate::chart::{Across, Chart, Curve};
 use crate::model::{Hops, Path};
 use crate::names::Named;
@@ -37,6 +37,13 @@ use crate::transfer::Timing;
 use crate::web;
 use testbed::{Kind, Testbed};
 use topology::{Pair, Topology};
+
+/// Round-trip time between an end and its place, in milliseconds.
+const ACCESS_MS: f64 = 2.0;
+/// Rate of every link, in bits per second.
+const RATE: u64 = 100_000_000;
+/// The congestion control everywhere.
+const CONGESTION: &str = "cubic";
 
 /// Timeout of one transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,12 +70,6 @@ pub struct Args {
     /// Sizes of objects, in KB of 1000 bytes
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 100, 250, 500], value_name = "KB")]
     sizes: Vec<u64>,
-    /// Round-trip time between an end and its place, in milliseconds
-    #[arg(long, default_value_t = 2.0, value_name = "MS")]
-    access: f64,
-    /// Rate of every link, in Mbit/s; the emulation is faithful up to about 100
-    #[arg(long, default_value_t = 100, value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    rate: u64,
     /// IP version
     #[arg(long, value_enum, default_value_t = Family::V4, value_name = "VERSION")]
     family: Family,
@@ -78,9 +79,6 @@ pub struct Args {
     /// How often a link gets worse, and how often one is cut
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     moves: u32,
-    /// Congestion control everywhere
-    #[arg(long, default_value = "cubic", value_name = "NAME")]
-    congestion: String,
     /// Largest deviation of a median over cold hops from the model, in per cent
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
     tolerance: f64,
@@ -100,15 +98,7 @@ fn kind_of(subject: usize) -> (Kind, usize) {
 }
 
 impl Args {
-    fn access_delay(&self) -> Duration {
-        Duration::from_secs_f64(self.access / 2e3)
-    }
-
     fn check(&self) -> Result<()> {
-        ensure!(
-            (0.0..=1000.0).contains(&self.access),
-            "--access must be 0 to 1000 ms"
-        );
         ensure!(
             self.sizes.is_sorted_by(|a, b| a < b)
                 && self.sizes.iter().all(|size| (1..=10_000).contains(size))
@@ -166,29 +156,21 @@ impl Args {
             clients: 1,
             repeats: self.repeats,
             conditions: format!(
-                "{} ms more at either end, {} Mbit/s, {}, {}",
-                self.access, self.rate, self.congestion, self.family
+                "{ACCESS_MS} ms more at either end, {} Mbit/s, {CONGESTION}, {}",
+                RATE / 1_000_000,
+                self.family
             ),
             common: self.common.clone(),
         }
-    }
-
-    fn record(&self) -> Record {
-        let mut record = Record::start("overlay", self.common.seed);
-        record.parameter("access_rtt_ms", self.access);
-        record.parameter("rate_mbit", self.rate);
-        record.parameter("congestion", self.congestion.as_str());
-        record.parameter("family", self.family.to_string());
-        record.parameter("tolerance_percent", self.tolerance);
-        record.parameter("behind_percent", self.behind);
-        record
     }
 }
 
 /// Runs the experiment.
 pub fn run(args: &Args) -> Result<()> {
     args.check()?;
-    let mut record = args.record();
+    let mut record = Record::start("overlay", args.common.seed);
+    record.parameter("tolerance_percent", args.tolerance);
+    record.parameter("behind_percent", args.behind);
     let topology = Topology::read(args)?;
     record.parameter("places", topology.spots());
     let experiment = args.experiment(&topology);
@@ -202,13 +184,10 @@ pub fn run(args: &Args) -> Result<()> {
     overlay.warm_up(&experiment)?;
     let before = overlay.hops_taken()?;
     let results = experiment.run(&overlay)?;
-    let mut findings = Findings {
-        remarks: overlay.remarks(&before)?,
-        ..Findings::default()
-    };
+    record.remarks = overlay.remarks(&before)?;
     record.charts.push(overlay.map());
-    events::observe(&overlay, &mut record, &mut findings);
-    results.publish(record, findings)
+    let failures = events::observe(&overlay, &mut record);
+    results.publish(record, failures)
 }
 
 /// Overlays by their hops, and the chains of transfers.
@@ -221,9 +200,8 @@ struct Overlay<'a> {
 }
 
 fn sites(args: &Args, topology: &Topology) -> Result<BTreeMap<Hops, Testbed>> {
-    let nginx = web::program()?;
     let make = |hops| {
-        let testbed = Testbed::new(args, topology, hops, &nginx);
+        let testbed = Testbed::new(args, topology, hops);
         let testbed = testbed.with_context(|| format!("set the {hops:?} overlay up"));
         Ok((hops, testbed?))
     };
@@ -247,10 +225,8 @@ impl super::Topology for Overlay<'_> {
             Kind::Direct => None,
             Kind::Chain(_) => Some(self.chains.get(&case)?.as_slice()),
         };
-        Some(
-            self.topology
-                .path(self.args, self.pair(case), chain, kind.hops()),
-        )
+        let (pair, family) = (self.pair(case), self.args.family);
+        Some(self.topology.path(family, pair, chain, kind.hops()))
     }
 
     fn way(&self, case: Case) -> Option<String> {

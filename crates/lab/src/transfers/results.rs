@@ -144,7 +144,7 @@ fn ms(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KB, Subject};
+    use super::super::{KB, Subject, Topology};
     use super::*;
     use crate::model::Hops;
     use crate::network::Family;
@@ -255,5 +255,34 @@ mod tests {
         };
         assert_eq!(met(behind.clone(), 316), [true]);
         assert_eq!(met(behind, 317), [false]);
+    }
+
+    /// Carries the first subject's transfers only.
+    struct Half;
+
+    impl Topology for Half {
+        fn fetch(&self, case: Case) -> anyhow::Result<Vec<Timing>> {
+            anyhow::ensure!(case.subject == 0, "lost");
+            Ok(results(Vec::new(), 1, 1).timings[&case].clone())
+        }
+
+        fn path(&self, _case: Case) -> Option<Path> {
+            None
+        }
+    }
+
+    #[test]
+    fn few_transfers_may_fail() {
+        let run = |repeats| {
+            let experiment = Experiment {
+                repeats,
+                ..results(Vec::new(), 1, 1).experiment
+            };
+            experiment.run(&Half)
+        };
+        let few = run(5).unwrap();
+        assert_eq!((few.timed(|_| true), few.failures.len()), (5, 5));
+        assert!(few.failures[0].contains("warm: lost"), "{:?}", few.failures);
+        assert!(run(6).unwrap_err().to_string().contains("more than 5"));
     }
 }

@@ -12,7 +12,7 @@ use posthaste_lab::scratch::Scratch;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts an experiment that takes `repeats` times a few milliseconds.
+/// Starts an experiment that takes `repeats` times a fifth of a second.
 fn start_lab(output: &Scratch, repeats: &str) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste-lab"));
     let words = [
@@ -20,8 +20,6 @@ fn start_lab(output: &Scratch, repeats: &str) -> Process {
         "--nodes",
         "0",
         "--sizes",
-        "1",
-        "--rtt",
         "1",
         "--repeats",
     ];

@@ -158,7 +158,7 @@ fn socket_address(raw: &[u8; 128]) -> Option<SocketAddr> {
 }
 
 /// Whether a socket is one of Multipath TCP, also if its connection became TCP.
-pub(crate) fn is_multipath(socket: &impl AsFd) -> bool {
+pub fn is_multipath(socket: &impl AsFd) -> bool {
     let protocol: io::Result<i32> = get_option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     protocol.is_ok_and(|protocol| protocol == libc::IPPROTO_MPTCP)
 }
@@ -171,12 +171,18 @@ pub fn supports_multipath() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).map(drop)
 }
 
-/// As [`super::transparent_listener`], for clients of Multipath TCP.
+/// As [`super::transparent_listener`], for clients of Multipath TCP; with its port.
 ///
 /// # Errors
 /// Any of the system calls; `EPROTONOSUPPORT` or `ENOPROTOOPT` where the host has no Multipath TCP.
-pub fn multipath_listener(ipv6: bool, settings: SocketSettings) -> io::Result<Socket> {
-    listen_on_loopback(ipv6, settings, Protocol::MPTCP)
+pub(crate) fn multipath_listener(
+    ipv6: bool,
+    settings: SocketSettings,
+) -> io::Result<(Socket, u16)> {
+    let listener = listen_on_loopback(ipv6, settings, Protocol::MPTCP)?;
+    let address = listener.local_addr()?.as_socket();
+    let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((listener, address.port()))
 }
 
 /// A listener on the given port for further paths of open connections. The kernel lets a path join

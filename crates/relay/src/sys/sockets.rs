@@ -54,6 +54,9 @@ pub(super) fn listen_on_loopback(
 pub(super) fn prepare_listener(socket: &Socket) -> io::Result<()> {
     // A crash of the node resets them instead of ending their streams.
     socket.set_linger(Some(Duration::ZERO))?;
+    // A service of the host may begin to listen on all addresses while connections in transit have
+    // its port; and those of a former process may be in TIME_WAIT at this address.
+    socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)
 }
 
@@ -130,8 +133,6 @@ fn bound_listener(
         socket.set_only_v6(true)?;
     }
     prepare_listener(&socket)?;
-    // Connections of a former process may be in TIME_WAIT at this address.
-    socket.set_reuse_address(true)?;
     // Each worker opens a listener of its own.
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
@@ -145,14 +146,20 @@ pub(crate) fn tcp_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
 
 /// The same, of TCP or of Multipath TCP.
 pub(super) fn stream_socket(ipv6: bool, mark: u32, protocol: Protocol) -> io::Result<Socket> {
-    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(domain, kind, Some(protocol))?;
+    let socket = own_stream_socket(ipv6, mark, protocol)?;
     if ipv6 {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)?;
     } else {
         socket.set_ip_transparent_v4(true)?;
     }
+    Ok(socket)
+}
+
+/// The same for addresses of this host alone.
+fn own_stream_socket(ipv6: bool, mark: u32, protocol: Protocol) -> io::Result<Socket> {
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(domain, kind, Some(protocol))?;
     socket.set_mark(mark)?;
     // Urgent bytes stay in line; otherwise the relay would lose them. Accepted sockets inherit it.
     // Multipath TCP has none (RFC 8684 section 3.3.4), and the kernel refuses the option.
@@ -165,18 +172,32 @@ pub(super) fn stream_socket(ipv6: bool, mark: u32, protocol: Protocol) -> io::Re
 /// A socket for an upstream connection: a crash of the node resets it instead of ending its stream,
 /// and it may share an address with another connection.
 pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
-    prepare_upstream(tcp_socket(ipv6, mark)?)
+    share_address(prepare_upstream(tcp_socket(ipv6, mark)?)?)
+}
+
+/// The same for a connection whose address and port `connect` picks from this host's: two system
+/// calls less.
+pub(crate) fn own_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
+    prepare_upstream(own_stream_socket(ipv6, mark, Protocol::TCP)?)
 }
 
 /// The same of Multipath TCP, which becomes TCP where the server does not answer with it.
 pub(crate) fn multipath_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
-    prepare_upstream(stream_socket(ipv6, mark, Protocol::MPTCP)?)
+    share_address(prepare_upstream(stream_socket(
+        ipv6,
+        mark,
+        Protocol::MPTCP,
+    )?)?)
 }
 
 fn prepare_upstream(socket: Socket) -> io::Result<Socket> {
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_reuse_address(true)?;
     socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+fn share_address(socket: Socket) -> io::Result<Socket> {
+    socket.set_reuse_address(true)?;
     Ok(socket)
 }
 

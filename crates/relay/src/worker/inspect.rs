@@ -53,7 +53,7 @@ impl<I: Intercept> Worker<I> {
                     let chains = &policy.chains;
                     self.syn_options.retain(|peer| chains.peer(peer).is_some());
                     // Best effort: without a listener the SYNs are left to their servers.
-                    let _ = self.multipath.offer(&policy, &mut self.intercept);
+                    let _ = self.offer_multipath(&policy);
                     self.rules.replace(policy, generation, &self.counters.rules);
                     self.forget_paces();
                     if self.full() {

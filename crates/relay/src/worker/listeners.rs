@@ -22,16 +22,15 @@ pub(super) enum Purpose {
     Fixed(SocketAddr),
 }
 
-/// All listeners, by number, and the numbers of those that accept Multipath TCP. A listener that a successor takes over is closed here.
+/// All listeners, by number, and the numbers of those that accept Multipath TCP. A listener that a
+/// successor takes over is closed here.
 #[derive(Debug)]
 pub(super) struct Listeners(Vec<(Option<Socket>, Purpose)>, Vec<usize>);
 
 impl Listeners {
-    /// Transparent listeners, those for Multipath TCP, explicit ones, and those with a fixed
-    /// destination.
+    /// Transparent listeners, explicit ones, and those with a fixed destination.
     pub(super) fn new(
         transparent: Vec<Socket>,
-        multipath: Vec<Socket>,
         explicit: Vec<Socket>,
         fixed: Vec<(Socket, SocketAddr)>,
     ) -> io::Result<Self> {
@@ -39,8 +38,6 @@ impl Listeners {
         let mut all: Vec<_> = transparent
             .map(|socket| (Some(socket), Purpose::Transit))
             .collect();
-        let multipath = multipath.into_iter();
-        all.extend(multipath.map(|socket| (Some(socket), Purpose::Multipath)));
         for socket in explicit {
             let address = socket.local_addr()?.as_socket();
             let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -66,15 +63,24 @@ impl Listeners {
         Some((socket, *purpose, self.1.contains(&number)))
     }
 
-    /// The ports for clients of Multipath TCP, each with whether it is for IPv6.
-    pub(super) fn multipath(&self) -> Vec<(bool, u16)> {
+    /// The families of the transparent listeners: whether each is IPv6.
+    pub(super) fn transit_families(&self) -> Vec<bool> {
         let all = self.0.iter();
-        let sockets = all.filter(|(_, purpose)| matches!(purpose, Purpose::Multipath));
+        let sockets = all.filter(|(_, purpose)| matches!(purpose, Purpose::Transit));
         let addresses = sockets.filter_map(|(socket, _)| {
             let address = socket.as_ref()?.local_addr().ok()?.as_socket()?;
-            Some((address.is_ipv6(), address.port()))
+            Some(address.is_ipv6())
         });
         addresses.collect()
+    }
+
+    /// Adds a listener for redirected clients of Multipath TCP; returns it with its number.
+    pub(super) fn add_multipath(&mut self, socket: Socket) -> (u64, &Socket) {
+        let number = self.0.len();
+        self.1.push(number);
+        self.0.push((None, Purpose::Multipath));
+        let (place, _) = &mut self.0[number];
+        (number as u64, place.insert(socket))
     }
 
     /// The open listeners, with their numbers.

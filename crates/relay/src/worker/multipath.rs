@@ -7,95 +7,70 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::Socket;
 
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept, MultipathListener};
 use crate::join_hold::{Fate, Join, JoinHold};
-use crate::policy::{self, Action, Policy};
-use crate::sys;
+use crate::policy::Policy;
+use crate::sys::{self, SocketSettings};
 
-use super::Worker;
 use super::admit::client_prefix;
-use super::listeners::Listeners;
+use super::{TOKEN_LISTENER, Worker};
 
-/// Bound on the ports at which paths may join.
+/// Bound on the ports at which paths may join, and on those that the clients of one prefix opened.
 const PORTS_MAX: usize = 256;
-/// How long the listener of a port stays after the last connection that it is for: the next one to
-/// this port spares a system call or five.
-const IDLE_MAX: Duration = Duration::from_secs(10);
+const PORTS_BY_PREFIX_MAX: usize = 32;
+/// How long the worker listens on a port after a SYN: until the client's ACK, also if the first
+/// SYN-ACK is lost (RFC 6298 section 2.1). No longer, since no service of the host can begin to
+/// listen on this port on all addresses meanwhile.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 
-/// A port at which further paths join, of one family.
+/// Of one family.
+type Port = (bool, u16);
+
+/// A SYN with MP_JOIN, and the port that it joins at.
+type Syn = (Port, Frame);
+
+/// A listener for further paths.
 #[derive(Debug)]
-struct Port {
-    /// `None` if the host refuses: paths cannot join.
-    listener: Option<Socket>,
-    connections: usize,
-    /// When the last connection ended.
-    idle_since: Duration,
-}
-
-/// A connection that further paths may join.
-#[derive(Clone, Copy, Debug)]
-struct Joinable {
-    token: u32,
-    port: (bool, u16),
+struct JoinListener {
+    _socket: Socket,
+    /// The prefix of the client for which it was opened.
+    prefix: [u8; 8],
+    /// When the last SYN came.
+    used: Duration,
 }
 
 /// A worker's connections of Multipath TCP.
 #[derive(Debug)]
 pub(super) struct Multipath {
-    /// The listeners for MP_CAPABLE, each with whether it is for IPv6.
-    listeners: Vec<(bool, MultipathListener)>,
-    /// Whether the programs use them.
+    settings: SocketSettings,
+    /// Whether the programs use its listeners.
     offered: bool,
     /// The end of the address of the listeners for MP_JOIN.
     joins: u32,
-    mark: u32,
-    hold: JoinHold<Frame>,
-    /// By the key of the flow.
-    joinable: HashMap<u64, Joinable>,
-    ports: HashMap<(bool, u16), Port>,
+    hold: JoinHold<Syn>,
+    /// The tokens of connections that further paths may join, by the key of the flow.
+    tokens: HashMap<u64, u32>,
+    ports: HashMap<Port, JoinListener>,
 }
 
 impl Multipath {
-    pub(super) fn new(listeners: &Listeners, mark: u32) -> Self {
-        let joins = sys::join_address(u32::from_ne_bytes(sys::random()));
-        let all = listeners.multipath().into_iter();
-        let listeners = all.map(|(ipv6, port)| (ipv6, MultipathListener { port, joins }));
+    pub(super) fn new(settings: SocketSettings) -> Self {
         Self {
-            listeners: listeners.collect(),
+            settings,
             offered: false,
-            joins,
-            mark,
+            joins: sys::join_address(u32::from_ne_bytes(sys::random())),
             hold: JoinHold::default(),
-            joinable: HashMap::new(),
+            tokens: HashMap::new(),
             ports: HashMap::new(),
         }
-    }
-
-    /// Has SYNs redirected once a rule converts. Not withdrawn: paths may join open connections.
-    pub(super) fn offer(
-        &mut self,
-        policy: &Policy,
-        intercept: &mut impl Intercept,
-    ) -> io::Result<()> {
-        let mut rules = policy.rules.iter();
-        let converts = rules.any(|rule| {
-            rule.action == Action::Relay && rule.multipath == policy::Multipath::Convert
-        });
-        if converts && !self.offered {
-            for (ipv6, listener) in &self.listeners {
-                intercept.set_multipath(*ipv6, *listener)?;
-            }
-            self.offered = true;
-        }
-        Ok(())
     }
 
     /// When to look at held joins.
@@ -103,64 +78,53 @@ impl Multipath {
         self.hold.deadline()
     }
 
-    /// Lets further paths to `server` join the flow `key`. Returns whether they can.
-    fn admit(
-        &mut self,
-        key: u64,
-        token: u32,
-        server: SocketAddr,
-        intercept: &mut impl Intercept,
-    ) -> bool {
-        let port = (server.is_ipv6(), server.port());
-        // The listener first: a path that finds the token must find the listener too.
-        if !self.listen(port) || intercept.set_token(token, Some(server)).is_err() {
+    /// Whether there are listeners that a sweep may close.
+    pub(super) fn is_listening(&self) -> bool {
+        !self.ports.is_empty()
+    }
+
+    /// Lets further paths join the flow `key`. Returns whether they can.
+    fn admit(&mut self, key: u64, token: u32, flow: &Flow, intercept: &mut impl Intercept) -> bool {
+        if intercept.set_token(token, Some(flow.server())).is_err() {
             return false;
         }
-        if let Some(port) = self.ports.get_mut(&port) {
-            port.connections += 1;
-        }
-        self.joinable.insert(key, Joinable { token, port });
+        self.tokens.insert(key, token);
         self.hold.look_soon();
         true
     }
 
     /// Listens on a port for further paths. Returns whether it can.
-    fn listen(&mut self, (ipv6, port): (bool, u16)) -> bool {
-        if let Some(known) = self.ports.get(&(ipv6, port)) {
-            return known.listener.is_some();
+    fn listen(&mut self, port: Port, prefix: [u8; 8], now: Duration) -> bool {
+        if let Some(listener) = self.ports.get_mut(&port) {
+            listener.used = now;
+            return true;
         }
-        if self.ports.len() >= PORTS_MAX {
+        let of_prefix = self.ports.values().filter(|port| port.prefix == prefix);
+        if of_prefix.count() >= PORTS_BY_PREFIX_MAX || self.ports.len() >= PORTS_MAX {
             return false;
         }
-        let listener = sys::join_listener(ipv6, self.joins, port, self.mark).ok();
-        let can = listener.is_some();
-        let made = Port {
-            listener,
-            connections: 0,
-            // A refusal is not remembered beyond the next sweep.
-            idle_since: Duration::ZERO,
-        };
-        self.ports.insert((ipv6, port), made);
-        can
+        let (ipv6, number) = port;
+        let opened = sys::join_listener(ipv6, self.joins, number, self.settings.mark);
+        let opened = opened.map(|socket| JoinListener {
+            _socket: socket,
+            prefix,
+            used: now,
+        });
+        opened.is_ok_and(|listener| self.ports.insert(port, listener).is_none())
     }
 
     /// The flow has ended.
-    pub(super) fn forget(&mut self, key: u64, now: Duration, intercept: &mut impl Intercept) {
-        let Some(joinable) = self.joinable.remove(&key) else {
-            return;
-        };
-        // Only a token that is not there is an error.
-        let _ = intercept.set_token(joinable.token, None);
-        if let Some(port) = self.ports.get_mut(&joinable.port) {
-            port.connections -= 1;
-            port.idle_since = now;
+    pub(super) fn forget(&mut self, key: u64, intercept: &mut impl Intercept) {
+        if let Some(token) = self.tokens.remove(&key) {
+            // Only a token that is not there is an error.
+            let _ = intercept.set_token(token, None);
         }
     }
 
-    /// Closes listeners that no connection needs.
+    /// Closes listeners that no join needs any more.
     pub(super) fn sweep(&mut self, now: Duration) {
-        let is_idle = |port: &Port| port.connections == 0 && port.idle_since + IDLE_MAX <= now;
-        self.ports.retain(|_, port| !is_idle(port));
+        self.ports
+            .retain(|_, listener| now < listener.used + HANDSHAKE_MAX);
     }
 }
 
@@ -188,25 +152,52 @@ impl<I: Intercept> Worker<I> {
         if self.entries.live(key).is_none() {
             return;
         }
-        let multipath = &mut self.multipath;
-        if !multipath.admit(key, token, flow.server(), &mut self.intercept) {
-            self.counters.multipath_ports_unavailable.add(1);
+        if !self.multipath.admit(key, token, &flow, &mut self.intercept) {
+            self.counters.multipath_tokens_over_budget.add(1);
         }
     }
 
-    /// A further path arrived for a connection that may be accepted soon.
+    /// Opens the listeners for clients of Multipath TCP once a rule converts. They stay: paths may
+    /// join open connections.
+    pub(super) fn offer_multipath(&mut self, policy: &Policy) -> io::Result<()> {
+        if self.multipath.offered || !policy.converts_multipath() {
+            return Ok(());
+        }
+        self.multipath.offered = true;
+        for ipv6 in self.listeners.transit_families() {
+            // A host without Multipath TCP leaves such SYNs to their servers.
+            let Ok((listener, port)) = sys::multipath_listener(ipv6, self.multipath.settings)
+            else {
+                continue;
+            };
+            sys::apply(&listener, self.rules.inherited())?;
+            let (number, listener) = self.listeners.add_multipath(listener);
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_LISTENER | number);
+            self.epoll.add(listener, event)?;
+            let joins = self.multipath.joins;
+            self.intercept
+                .set_multipath(ipv6, MultipathListener { port, joins })?;
+        }
+        Ok(())
+    }
+
+    /// A further path arrived, for a connection of the node or one that may be accepted soon.
     pub(super) fn on_join(&mut self, flow: &Flow, syn: Frame) {
         let Some(token) = syn.join_token() else {
             return;
         };
-        let prefix = client_prefix(flow);
-        if let Err(join) = self
-            .multipath
-            .hold
-            .hold(Join { token, prefix, syn }, self.now)
-        {
+        let server = flow.server();
+        let join = Join {
+            token,
+            prefix: client_prefix(flow),
+            syn: ((server.is_ipv6(), server.port()), syn),
+        };
+        if self.intercept.has_token(token) {
+            return self.let_join(join);
+        }
+        if let Err(join) = self.multipath.hold.hold(join, self.now) {
             self.counters.multipath_joins_over_budget.add(1);
-            self.forward_join(&join);
+            self.forward_join(join);
         }
     }
 
@@ -215,24 +206,33 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn look_at_joins(&mut self) {
         let intercept = &mut self.intercept;
         let hold = &mut self.multipath.hold;
-        let due = hold.take_due(self.now, |token| intercept.has_token(token));
-        for (join, fate) in due {
+        for (join, fate) in hold.take_due(self.now, |token| intercept.has_token(token)) {
             match fate {
                 Fate::Join => {
                     self.counters.multipath_joins_released.add(1);
-                    self.inject(join.syn.completed(), Direction::In);
+                    self.let_join(join);
                 }
                 Fate::Forward => {
                     self.counters.multipath_joins_expired.add(1);
-                    self.forward_join(&join);
+                    self.forward_join(join);
                 }
             }
         }
     }
 
-    fn forward_join(&mut self, join: &Join<Frame>) {
+    fn let_join(&mut self, join: Join<Syn>) {
+        let (port, frame) = &join.syn;
+        if self.multipath.listen(*port, join.prefix, self.now) {
+            self.inject(frame.completed(), Direction::Join);
+        } else {
+            self.counters.multipath_ports_unavailable.add(1);
+            self.forward_join(join);
+        }
+    }
+
+    fn forward_join(&mut self, join: Join<Syn>) {
         // First: the programs would report the injected SYN again.
         self.intercept.forward_joins(join.token);
-        self.inject(join.syn.completed(), Direction::In);
+        self.inject(join.syn.1.completed(), Direction::In);
     }
 }

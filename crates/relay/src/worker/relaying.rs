@@ -7,7 +7,7 @@ use crate::intercept::Intercept;
 use crate::opening::{Joined, reply_of};
 use crate::outcome::Outcome;
 use crate::relay::{Progress, Ready};
-use crate::side::Side;
+use crate::side::{Side, Sides};
 use crate::sys::{self, IcmpError};
 
 use super::Worker;
@@ -23,6 +23,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
+        let own = Sides(Side::BOTH.map(|side| entry.has_own_address(side)));
         let State::Open(relay) = &mut entry.state else {
             return;
         };
@@ -36,6 +37,7 @@ impl<I: Intercept> Worker<I> {
             deferred: &mut entry.deferred,
             options: entry.rule.rule.sides(),
             closed_cookie: &mut entry.closed_cookie,
+            own,
             preface: entry.preface.as_deref_mut(),
             buffers: &mut self.buffers,
             short: None,
@@ -74,6 +76,11 @@ impl<I: Intercept> Worker<I> {
         if is_hop && !matches!(progress, Progress::Done(_)) {
             self.share_pace(key);
         }
+        self.schedule(key, progress);
+    }
+
+    /// Notes when a relay gets its next turn, or concludes it.
+    fn schedule(&mut self, key: u64, progress: Progress) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
@@ -195,7 +202,7 @@ impl<I: Intercept> Worker<I> {
         let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
-        self.multipath.forget(key, self.now, &mut self.intercept);
+        self.multipath.forget(key, &mut self.intercept);
         if let Some(preface) = entry.preface.as_deref_mut() {
             note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
         }

@@ -47,6 +47,8 @@ pub(super) struct SocketIo<'a> {
     pub(super) options: Sides<&'a SideOptions>,
     /// As in [`Entry`](super::entry::Entry).
     pub(super) closed_cookie: &'a mut Option<NonZeroU64>,
+    /// Whether the socket of a side has an address of this host.
+    pub(super) own: Sides<bool>,
     /// Messages to read before the bytes of the upstream side.
     pub(super) preface: Option<&'a mut Preface>,
     pub(super) buffers: &'a mut Buffers,
@@ -180,7 +182,7 @@ impl Io for SocketIo<'_> {
     fn finish(&mut self, side: Side) -> io::Result<()> {
         // A socket keeps its cookie in TIME_WAIT, by which it is found and destroyed; the kernel
         // assigns the cookie at the first query.
-        if self.closed_cookie.is_none() {
+        if self.closed_cookie.is_none() && !self.own[side] {
             let cookie = sys::cookie(self.fd(side));
             *self.closed_cookie = cookie.ok().and_then(NonZeroU64::new);
         }
@@ -223,6 +225,7 @@ mod tests {
                 deferred: &mut self.deferred,
                 options: Sides([&self.options; 2]),
                 closed_cookie: &mut self.closed_cookie,
+                own: Sides::default(),
                 preface: None,
                 buffers: &mut self.buffers,
                 short: None,

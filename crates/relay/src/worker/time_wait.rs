@@ -31,11 +31,8 @@ impl<I: Intercept> Worker<I> {
         let socket = entry.sockets[side].as_ref();
         let socket = socket.filter(|socket| sys::is_gone(*socket))?;
         self.closed.extend(match side {
-            // The socket has an address of this host.
-            Side::Downstream if entry.is_requested() || entry.fixed => None,
+            side if entry.has_own_address(side) => None,
             Side::Downstream => closed_downstream(entry),
-            // A hop has an address of this host, too.
-            Side::Upstream if entry.is_hopping() => None,
             Side::Upstream => closed_upstream(entry, socket),
         });
         Some(side)

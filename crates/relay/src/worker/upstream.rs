@@ -32,16 +32,31 @@ impl Entry {
         }
     }
 
-    /// The client's MSS, where it is known: that of a request is between nodes.
+    /// The client's MSS, where it is known: that of a request is between nodes, and that of a client
+    /// that addresses this node is between the two.
     fn client_mss(&self) -> Option<u16> {
         let State::Opening(pending) = &self.state else {
             return None;
         };
         let client = self.sockets[Side::Downstream].as_ref();
         pending.syn.as_ref().and_then(Frame::mss).or_else(|| {
-            let client = client.filter(|_| !self.is_requested());
+            let client = client.filter(|_| !(self.is_requested() || self.fixed));
             client.and_then(sys::segment_bytes)
         })
+    }
+
+    /// Whether the address of its upstream side is one of this host's, picked by `connect`.
+    fn connects_as_host(&self) -> bool {
+        self.fixed && self.rule.rule.source_address != SourceAddress::Client
+    }
+
+    /// Whether the socket of a side has an address of this host, so that no forwarded packet
+    /// matches it.
+    pub(super) fn has_own_address(&self, side: Side) -> bool {
+        match side {
+            Side::Downstream => self.is_requested() || self.fixed,
+            Side::Upstream => self.is_hopping() || self.connects_as_host(),
+        }
     }
 
     /// Whether a failure of its upstream connection is passed on as the network reports it.
@@ -58,6 +73,7 @@ impl Entry {
         let multipath = multipath.then(|| sys::multipath_upstream_socket(ipv6, mark));
         let (socket, is_multipath) = match multipath {
             Some(Ok(socket)) => (socket, true),
+            _ if self.connects_as_host() => (sys::own_upstream_socket(ipv6, mark)?, false),
             _ => (sys::upstream_socket(ipv6, mark)?, false),
         };
         // The observation is evidence for this interface only.

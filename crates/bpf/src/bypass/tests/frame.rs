@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments as frames, and what a frame shows.
 
+use std::net::{Ipv6Addr, SocketAddr};
+
 use posthaste_bypass::{Block, Header};
 use posthaste_relay::flow::Flow;
 use posthaste_testkit::Rng;
@@ -44,8 +46,11 @@ impl Frame {
     }
 
     pub(super) fn flow(&self) -> Flow {
-        let [client, server] = [0, 1].map(|end: usize| (self.ips[end], self.ports[end]));
-        Flow::from_mapped(client, server)
+        let [client, server] = [0, 1].map(|end: usize| {
+            let ip = Ipv6Addr::from(self.ips[end]).to_canonical();
+            SocketAddr::new(ip, self.ports[end])
+        });
+        Flow::new(client, server)
     }
 
     /// Whether the client is the second of the key.

@@ -5,8 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::Launch;
-use crate::compare::site::{PORT, Site};
+use crate::compare::site::{PORT, Running, Site};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::scratch::Scratch;
 
@@ -17,23 +16,23 @@ const PIPES_MAX: usize = 512;
 /// Moves more bytes per call.
 const TUNED: &str = "    tune.pipesize 1048576\n";
 
-pub(super) fn fixed(site: &Site<'_>, _: usize) -> Result<Launch> {
-    launch(site, false, "")
+pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
+    start(site, false, "")
 }
 
-pub(super) fn fixed_tuned(site: &Site<'_>, _: usize) -> Result<Launch> {
-    launch(site, false, TUNED)
+pub(super) fn fixed_tuned(site: &Site<'_>) -> Result<Running> {
+    start(site, false, TUNED)
 }
 
-pub(super) fn transparent(site: &Site<'_>, _: usize) -> Result<Launch> {
-    launch(site, true, "")
+pub(super) fn transparent(site: &Site<'_>) -> Result<Running> {
+    start(site, true, "")
 }
 
-pub(super) fn transparent_tuned(site: &Site<'_>, _: usize) -> Result<Launch> {
-    launch(site, true, TUNED)
+pub(super) fn transparent_tuned(site: &Site<'_>) -> Result<Running> {
+    start(site, true, TUNED)
 }
 
-fn launch(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Launch> {
+fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
     let files = Scratch::new()?;
     let file = files.path().join("haproxy.cfg");
     let configuration = configuration(site, transparent, tuning);
@@ -41,15 +40,14 @@ fn launch(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Launch> {
     let mut command = site.node().command("haproxy")?;
     // In the foreground: in the background its process id would be another one.
     command.arg("-db").arg("-f").arg(&file);
-    site.confine(&mut command, None)?;
-    Ok(Launch {
-        command,
-        configuration,
-        _files: files,
-        target: match transparent {
-            true => site.server(),
-            false => site.relay(),
-        },
+    let process = site.spawn("haproxy", command, site.cpus)?;
+    let target = match transparent {
+        true => site.server(),
+        false => site.relay(),
+    };
+    Ok(Running {
+        processes: vec![process],
+        ..Running::bare(target, configuration)
     })
 }
 

@@ -6,31 +6,29 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Launch;
-use crate::compare::site::{PORT, Site};
+use crate::compare::site::{PORT, Running, Site};
 use crate::scratch::Scratch;
 
 /// Where distributions install the module; without it nginx may have it built in.
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// One of the processes.
-pub(super) fn fixed(site: &Site<'_>, thread: usize) -> Result<Launch> {
-    let files = Scratch::new()?;
-    let directory = files.path();
-    let file = directory.join("nginx.conf");
-    let configuration = configuration(site, directory);
-    fs::write(&file, &configuration).context("write nginx's configuration")?;
-    let mut command = site.node().command("nginx")?;
-    command.arg("-p").arg(directory).arg("-c").arg(&file);
-    // Before it reads its configuration it would write to the host's log.
-    command.arg("-e").arg(directory.join("error.log"));
-    site.confine(&mut command, Some(thread))?;
-    Ok(Launch {
-        command,
-        configuration,
-        _files: files,
-        target: site.relay(),
-    })
+pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
+    let mut running = Running::bare(site.relay(), "");
+    for thread in 0..site.threads {
+        let files = Scratch::new()?;
+        let directory = files.path();
+        let file = directory.join("nginx.conf");
+        running.configuration = configuration(site, directory);
+        fs::write(&file, &running.configuration).context("write nginx's configuration")?;
+        let mut command = site.node().command("nginx")?;
+        command.arg("-p").arg(directory).arg("-c").arg(&file);
+        // Before it reads its configuration it would write to the host's log.
+        command.arg("-e").arg(directory.join("error.log"));
+        let cpu = thread % site.cpus.len();
+        let process = site.spawn("nginx", command, &site.cpus[cpu..=cpu])?;
+        running.processes.push(process);
+    }
+    Ok(running)
 }
 
 fn configuration(site: &Site<'_>, directory: &Path) -> String {

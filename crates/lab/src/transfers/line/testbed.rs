@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Args;
 use super::way::{Carriage, Way};
+use super::{Args, CONGESTION, RTT};
 use crate::chain::{self, Chain, Member};
 use crate::link::Link;
 use crate::netns::Namespace;
@@ -40,16 +40,16 @@ const ROUTER: usize = 1;
 impl Testbed {
     pub(super) fn new(args: &Args, layout: Way) -> Result<Self> {
         let network = network(args, layout)?;
-        let server = Server::start(network.server(), PORT, &args.congestion)?;
+        let server = Server::start(network.server(), PORT, CONGESTION)?;
         let (namespaces, members) = members(&network, layout);
         let chain = (layout.carriage != Carriage::Transparent).then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
-            congestion: args.congestion.clone(),
+            congestion: CONGESTION.to_owned(),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
-            let mut config = node_config(args);
+            let mut config = node_config();
             if let Some(chain) = &chain {
                 chain::prepare(namespace)?;
                 config.push_str(&chain.config_with(place, of_node(layout)));
@@ -81,7 +81,6 @@ impl Testbed {
     fn fetch_now(&self, args: &Args, way: Way, bytes: u64) -> Result<Vec<Timing>> {
         let server = self.network.server_address(way.family);
         let request = Request {
-            congestion: args.congestion.clone(),
             deadline: DEADLINE,
             ..Request::new(server, PORT, bytes)
         };
@@ -99,14 +98,14 @@ fn network(args: &Args, layout: Way) -> Result<Network> {
     let builder = match layout.carriage {
         Carriage::OffPath => {
             // The direct path is unchanged: the node is behind its own link.
-            let quarter = args.rtt() / 4;
+            let quarter = RTT / 4;
             let line = Network::line([Link::Veth, link(quarter), link(quarter)]);
             line.beside(ROUTER, link(layout.aside - quarter))
         }
-        _ => Network::line(layout.delays(args).into_iter().map(link)),
+        _ => Network::line(layout.delays().into_iter().map(link)),
     };
-    let builder = builder.seed(args.common.seed).congestion(&args.congestion);
-    builder.build()
+    let builder = builder.seed(args.common.seed);
+    builder.congestion(CONGESTION).build()
 }
 
 /// The namespaces of the nodes and their addresses, in the order of a chain.
@@ -153,11 +152,10 @@ fn of_node(layout: Way) -> &'static str {
     }
 }
 
-fn node_config(args: &Args) -> String {
+fn node_config() -> String {
     ["downstream", "upstream"]
         .map(|side| {
-            let congestion = &args.congestion;
-            format!("[defaults.{side}]\ncongestion = {congestion:?}\ninitial_window = 10\n")
+            format!("[defaults.{side}]\ncongestion = {CONGESTION:?}\ninitial_window = 10\n")
         })
         .concat()
 }

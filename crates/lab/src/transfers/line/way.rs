@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Args;
+use super::{Args, END, RTT};
 use crate::model::{Hops, Path};
 use crate::names::{Named, named};
 use crate::network::Family;
@@ -24,7 +24,7 @@ named! {
         WarmEnds = "warm-ends",
         /// Likewise, but other flows have taken all warm hops
         EmptyEnds = "empty-ends",
-        /// A chain of a node beside the client and one beside the path, at each of --aside
+        /// A chain of a node beside the client and one beside the path, at several distances
         OffPath = "off-path",
     }
 }
@@ -138,20 +138,19 @@ impl Way {
         };
         Path {
             between,
-            ..Path::new(self.layout().delays(args), rate, self.family)
+            ..Path::new(self.layout().delays(), rate, self.family)
         }
     }
 
     /// One-way delays of the hops.
-    pub(super) fn delays(self, args: &Args) -> Vec<Duration> {
-        let whole = args.rtt() / 2;
+    pub(super) fn delays(self) -> Vec<Duration> {
+        let whole = RTT / 2;
         if self.carriage == Carriage::OffPath {
             // The first node is at the client.
             return vec![Duration::ZERO, self.aside, self.aside];
         }
         if self.carriage.is_ends() {
-            let end = args.end();
-            return vec![end, whole - end * 2, end];
+            return vec![END, whole - END * 2, END];
         }
         vec![whole / (self.nodes + 1); self.nodes as usize + 1]
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Samples, table and chart of link changes under an overlay.
+//! Samples and table of link changes under an overlay.
 
 use std::collections::BTreeSet;
 
-use super::moves::{self, BEFORE, Change, Move};
-use super::{Findings, Hops, Overlay};
-use crate::chart::{Across, Chart, Curve};
+use super::moves::{self, Change, Move};
+use super::{Hops, Overlay};
 use crate::names::Named;
 use crate::record::Record;
-use crate::target::{Bound, Target};
+use crate::target::Bound;
 
 /// Bound on the time until the first new connection takes another route after a link got slower, in
 /// seconds.
@@ -23,15 +22,15 @@ const SETTLED: &str = "all other ways";
 const FAILED: &str = "new connections that failed";
 const OPEN: &str = "open connection";
 
-/// Changes links as often as configured, and adds the results to the record.
-pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut Findings) {
-    let mut seen = Vec::new();
+/// Changes links as often as configured, and adds the results to the record. Returns failures.
+pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record) -> Vec<String> {
+    let (mut seen, mut failures) = (Vec::new(), Vec::new());
     let count = overlay.args.moves;
     for number in 1..=count {
         eprintln!("overlay: link {number} of {count} gets worse, and is cut");
         let site = &overlay.sites[&Hops::Warm];
         if let Err(error) = moves::observe(overlay.args, &overlay.topology, site, &mut seen) {
-            findings.failures.push(format!("{error:#}"));
+            failures.push(format!("{error:#}"));
         }
     }
     for (place, one) in seen.iter().enumerate() {
@@ -41,14 +40,7 @@ pub(super) fn observe(overlay: &Overlay<'_>, record: &mut Record, findings: &mut
     let rows = ["event", "number", "before", "after"];
     let quantities = [MOVED, SETTLED, TOOK, FAILED, OPEN];
     record.table(title, |_| true, &rows, &quantities);
-    let worse = seen.iter().filter(|one| one.change == Change::Worse);
-    record.targets.extend(worse.map(|one| {
-        let what = "another way of a new connection after a link got worse";
-        Target::once(what, one.moved_s, Bound::AtMost(MOVED_MAX_S), "s")
-    }));
-    if !seen.is_empty() {
-        record.charts.push(chart(overlay));
-    }
+    failures
 }
 
 fn sample(overlay: &Overlay<'_>, record: &mut Record, number: usize, seen: &Move) {
@@ -69,32 +61,13 @@ fn sample(overlay: &Overlay<'_>, record: &mut Record, number: usize, seen: &Move
     let (began, took): (Vec<f64>, Vec<f64>) = ended.unzip();
     let failed = (seen.connections.len() - took.len()) as f64;
     record.sample(MOVED, "s", &labels, seen.moved_s.into_iter().collect());
+    if seen.change == Change::Worse {
+        let what = "another way of a new connection after a link got worse";
+        record.target(what, Bound::AtMost(MOVED_MAX_S));
+    }
     record.sample(SETTLED, "s", &labels, seen.settled_s.into_iter().collect());
     record.sample(BEGAN, "s", &labels, began);
     record.sample(TOOK, "s", &labels, took);
     record.sample(FAILED, "", &labels, vec![failed]);
     record.sample(OPEN, "s", &labels, vec![seen.long_s]);
-}
-
-/// Durations of new connections while a link changed for the first time.
-fn chart(overlay: &Overlay<'_>) -> Chart {
-    let curve = |(change, number): (&Change, &str)| {
-        let labels = [("event", change.name()), ("number", number)];
-        Curve::new(change.name(), TOOK, &labels)
-    };
-    let pair = overlay.topology.pairs[0];
-    Chart {
-        file: "moves".to_owned(),
-        title: "New connections while a link of their chain changes".to_owned(),
-        subtitle: format!(
-            "{}; the link changes after {} s",
-            overlay.topology.chain_name(&[pair.client, pair.server]),
-            BEFORE.as_secs()
-        ),
-        across_label: "when the connection was opened, s".to_owned(),
-        value_label: format!("time to fetch {} KB, s", overlay.args.sizes[0]),
-        across: Across::Quantity(BEGAN.to_owned()),
-        curves: Change::ALL.iter().zip(["1", "2"]).map(curve).collect(),
-        note: "One connection every 100 ms, over an overlay with warm hops.".to_owned(),
-    }
 }

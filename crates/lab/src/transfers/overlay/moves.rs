@@ -27,7 +27,7 @@ const WORSE: f64 = 3.0;
 /// Interval of new connections.
 const EVERY: Duration = Duration::from_millis(100);
 /// How long new connections are opened before and after.
-pub(super) const BEFORE: Duration = Duration::from_secs(3);
+const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(12);
 /// Bytes of the open connection, and its rate per second: it lasts longer than the whole
 /// measurement.
@@ -82,7 +82,7 @@ pub(super) fn observe(
             .max_by(|a, b| length(a).total_cmp(&length(b)));
         let longest = longest.context("a chain has hops")?;
         let (one, other) = (longest[0], longest[1]);
-        let usual = |times| topology.link(args, one, other, times);
+        let usual = |times| topology.link(one, other, times);
         let change = || match kind {
             Change::Worse => testbed.mesh.change(one, other, usual(WORSE)),
             // All packets are lost, instead of an interface that is down: hosts get no error, as on

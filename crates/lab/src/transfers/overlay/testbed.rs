@@ -4,16 +4,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::topology::{Pair, Topology};
-use super::{Args, KB};
+use super::{ACCESS_MS, Args, CONGESTION, KB, RATE};
 use crate::chain;
-use crate::controller::{self, Controller};
+use crate::controller::{self, Controller, Member};
 use crate::link::Link;
 use crate::mesh::{Beside, Mesh, address, prefix};
 use crate::model::Hops;
@@ -59,8 +58,8 @@ pub(super) struct Testbed {
 
 impl Testbed {
     /// Builds one, and waits until all nodes follow a plan of all links.
-    pub(super) fn new(args: &Args, topology: &Topology, hops: Hops, nginx: &Path) -> Result<Self> {
-        let mesh = make_mesh(args, topology)?;
+    pub(super) fn new(args: &Args, topology: &Topology, hops: Hops) -> Result<Self> {
+        let mesh = make_mesh(topology, args.common.seed)?;
         let places = topology.places();
         for place in 0..places {
             chain::prepare(mesh.place(place))?;
@@ -70,14 +69,20 @@ impl Testbed {
         // Files of the lab: nodes read their secrets at the start, and store their plans beside
         // them.
         let secrets = Scratch::new()?;
-        let names: Vec<(u64, String)> = (0..places).map(|p| (number(p), name(p))).collect();
-        let config = controller_config(args, places, hops);
-        let controller = Controller::start(mesh.place(center), &binary, &names, &config)?;
+        let members = (0..places).map(|place| Member {
+            number: number(place),
+            name: name(place),
+            prefix: prefix(place, args.family),
+        });
+        let members: Vec<Member> = members.collect();
+        let kind = if hops == Hops::Warm { "warm" } else { "cold" };
+        let config = format!("[plan]\nhops = \"{kind}\"\n");
+        let controller = Controller::start(mesh.place(center), &binary, &members, &config)?;
         let mut testbed = Self {
             nodes: Vec::new(),
             controller,
             center,
-            _web: web(args, topology, &mesh, nginx)?,
+            _web: web(args, topology, &mesh)?,
             _long: Vec::new(),
             _secrets: secrets,
             mesh,
@@ -86,7 +91,7 @@ impl Testbed {
         };
         for pair in topology.servers() {
             let host = testbed.mesh.host(pair, SERVER)?;
-            let server = transfer::Server::start(host, LONG, &args.congestion)?;
+            let server = transfer::Server::start(host, LONG, CONGESTION)?;
             testbed._long.push(server);
         }
         // The controller is ready by then, so that nodes need not dial twice.
@@ -263,9 +268,9 @@ fn name(place: usize) -> String {
     format!("p{}", number(place))
 }
 
-fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
+fn make_mesh(topology: &Topology, seed: u64) -> Result<Mesh> {
     // The reverse proxy stands at the place itself, as close to the client as the node is.
-    let access = Link::delay(args.access_delay()).rate(args.rate * 1_000_000);
+    let access = Link::delay(Duration::from_secs_f64(ACCESS_MS / 2e3)).rate(RATE);
     let mut beside = Vec::new();
     let mut add = |place, host, link: &Link| {
         beside.push(Beside {
@@ -281,14 +286,8 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
     for place in topology.servers() {
         add(place, SERVER, &access);
     }
-    let link = |one, other| topology.link(args, one, other, 1.0);
-    let mesh = Mesh::new(
-        topology.places(),
-        &beside,
-        link,
-        &args.congestion,
-        args.common.seed,
-    )?;
+    let link = |one, other| topology.link(one, other, 1.0);
+    let mesh = Mesh::new(topology.places(), &beside, link, CONGESTION, seed)?;
     // Servers and reverse proxies get the same settings as nodes.
     for place in topology.clients() {
         chain::prepare(mesh.host(place, REVERSE_PROXY)?)?;
@@ -299,7 +298,7 @@ fn make_mesh(args: &Args, topology: &Topology) -> Result<Mesh> {
     Ok(mesh)
 }
 
-fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Vec<Nginx>> {
+fn web(args: &Args, topology: &Topology, mesh: &Mesh) -> Result<Vec<Nginx>> {
     let mut web = Vec::new();
     let count = u16::try_from(args.sizes.len()).unwrap_or(0);
     let ports: Vec<u16> = (0..count)
@@ -307,7 +306,7 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
         .collect();
     for place in topology.servers() {
         let host = mesh.host(place, SERVER)?;
-        web.push(origin(nginx, host, &ports, &args.sizes)?);
+        web.push(origin(host, &ports, &args.sizes)?);
     }
     // A reverse proxy for each place with clients, which has connections to all its origins.
     for place in topology.clients() {
@@ -317,26 +316,9 @@ fn web(args: &Args, topology: &Topology, mesh: &Mesh, nginx: &Path) -> Result<Ve
             (front_port(pair.server), origin)
         });
         let origins: Vec<_> = origins.collect();
-        web.push(reverse_proxy(
-            nginx,
-            mesh.host(place, REVERSE_PROXY)?,
-            &origins,
-        )?);
+        web.push(reverse_proxy(mesh.host(place, REVERSE_PROXY)?, &origins)?);
     }
     Ok(web)
-}
-
-fn controller_config(args: &Args, places: usize, hops: Hops) -> String {
-    let hops = if hops == Hops::Warm { "warm" } else { "cold" };
-    let mut toml = format!("[plan]\nhops = \"{hops}\"\n");
-    for place in 0..places {
-        let prefix = prefix(place, args.family);
-        let name = name(place);
-        toml.push_str(&format!(
-            "[[prefix]]\ndestinations = [\"{prefix}\"]\nnode = \"{name}\"\n"
-        ));
-    }
-    toml
 }
 
 /// A rule per size, so that sizes need not be estimated, and one that forwards bypassing flows.
@@ -363,10 +345,9 @@ fn peer(args: &Args, me: usize, place: usize) -> String {
         1000 * number(me.min(place)) + number(me.max(place))
     );
     let (name, number) = (name(place), number(place));
-    let congestion = &args.congestion;
     let listener = SocketAddr::new(address(place, 0, args.family), chain::PORT);
     format!(
         "[[peer]]\nname = \"{name}\"\nid = {number}\naddress = \"{listener}\"\nkey = \"{key}\"\n\
-         pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {congestion:?}\n"
+         pool_min = 0\npool_max = 0\n[peer.socket]\ncongestion = {CONGESTION:?}\n"
     )
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Args;
+use super::{ACCESS_MS, Args, RATE};
 use crate::chart::map::TO;
 use crate::link::Link;
 use crate::model::{Hops, Path};
+use crate::network::Family;
 use crate::planning::data::read_cloud;
 
 /// The regions of the matrix, in the order of its rows: the file has no names, but the distances
@@ -148,19 +149,17 @@ impl Topology {
     }
 
     /// The link between two places, `times` times as long as in the matrix.
-    pub(super) fn link(&self, args: &Args, one: usize, other: usize, times: f64) -> Link {
+    pub(super) fn link(&self, one: usize, other: usize, times: f64) -> Link {
         let delay = Duration::from_secs_f64(self.rtt_ms(one, other) * times / 2e3);
         // A queue that never drops: slow start must not end before the transfer does.
-        Link::delay(delay)
-            .rate(args.rate * 1_000_000)
-            .queue(10_000_000)
+        Link::delay(delay).rate(RATE).queue(10_000_000)
     }
 
     /// The path of a transfer in terms of the model, over the nodes of a chain; without nodes
     /// directly from client to server.
     pub(super) fn path(
         &self,
-        args: &Args,
+        family: Family,
         pair: Pair,
         chain: Option<&[usize]>,
         hops: Hops,
@@ -169,22 +168,17 @@ impl Topology {
         let delays = match chain {
             None => {
                 let rtt_ms = self.rtt_ms(pair.client, pair.server);
-                vec![one_way(rtt_ms + 2.0 * args.access)]
+                vec![one_way(rtt_ms + 2.0 * ACCESS_MS)]
             }
             Some(chain) => {
                 let between = chain.windows(2).map(|ends| self.rtt_ms(ends[0], ends[1]));
-                let access = std::iter::once(args.access);
-                access
-                    .clone()
-                    .chain(between)
-                    .chain(access)
-                    .map(one_way)
-                    .collect()
+                let hops = std::iter::once(ACCESS_MS).chain(between);
+                hops.chain([ACCESS_MS]).map(one_way).collect()
             }
         };
         Path {
             between: hops,
-            ..Path::new(delays, args.rate * 1_000_000, args.family)
+            ..Path::new(delays, RATE, family)
         }
     }
 }
