@@ -459,9 +459,9 @@ GLOBAL int from_relay(struct bypass_pair *pair, __u32 e, const struct bypass_seg
 		return false;
 	observe_relay(pair, e, sent, acked, in);
 	if (!in->len && !is_earlier(in->seq, sent->relay_sent + sent->delta)) {
-		/* The end drops an ACK that is numbered below what it received directly, or
-		 * has an older TSval. */
-		out->seq = later(in->seq, sent->seen + sent->delta);
+		/* The end drops an ACK that is numbered below what it received directly, or beyond
+		 * its window, as behind a FIN, or has an older TSval. */
+		out->seq = later(in->seq, earlier(sent->seen, sent->edge) + sent->delta);
 		out->ts_value = in->ts_value + BYPASS_TS_SLACK;
 	}
 	out->ack = acked->relay_ack;

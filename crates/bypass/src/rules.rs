@@ -189,9 +189,10 @@ impl Pair {
         let data = &self.directions[1 - e];
         let is_probe = before(header.seq, self.relay_sent_to(e));
         if header.len == 0 && !is_probe {
-            // The end drops an ACK whose number is below what it received, directly, or whose
-            // TSval is older.
-            segment.seq = later(header.seq, data.seen.wrapping_add(data.delta));
+            // The end drops an ACK whose number is below what it received directly, or beyond its
+            // window, as that behind a FIN may be, or whose TSval is older.
+            let number = earlier(data.seen, data.edge).wrapping_add(data.delta);
+            segment.seq = later(header.seq, number);
             segment.ts_val = header.ts_val.wrapping_add(TS_SLACK);
         }
         let acked = &self.directions[e];

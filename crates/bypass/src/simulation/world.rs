@@ -23,6 +23,7 @@ pub(super) enum Defect {
     FinOfDead,
     CutAtPureAck,
     OldAckNumber,
+    AckBehindFin,
     OneReset,
 }
 
@@ -369,6 +370,15 @@ impl World {
             let (seq, ts_val) = (header.seq, header.ts_val);
             let sent = self.pair.from_relay(e, &header);
             sent.map(|h| Header { seq, ts_val, ..h })
+        } else if self.defect == Some(Defect::AckBehindFin) {
+            let data = self.pair.directions[1 - e];
+            let last = data.seen.wrapping_add(data.delta);
+            let sent = self.pair.from_relay(e, &header);
+            // Only those that the rule numbers anew.
+            sent.map(|h| match h.seq == header.seq {
+                true => h,
+                false => Header { seq: last, ..h },
+            })
         } else {
             self.pair.from_relay(e, &header)
         };
