@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CPU time of a connection that its relay has left, beside one that this host forwards: over
-//! virtual cables, by the threads of both ends, in whose context Linux carries the segments.
+//! virtual cables, by the threads of both ends, in whose context Linux carries the segments. Both
+//! are on one CPU, so that neither moves in the middle of a measurement.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 use super::{CONFIG, left};
 use crate::link::Link;
@@ -32,10 +35,8 @@ const WINDOW: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(120);
 const GOAL: f64 = 1.05;
 const SUBJECTS: [&str; 2] = ["forwarding", "bypass"];
-const LOADS: [(&str, &str); 2] = [
-    ("bulk", "CPU s/GB"),
-    ("1300-byte ping-pong", "CPU us/round trip"),
-];
+const QUANTITY: &str = "CPU time";
+const LOADS: [(&str, &str); 2] = [("bulk", "s/GB"), ("1300-byte ping-pong", "us/round trip")];
 
 /// One connection over a network of its own.
 struct Bed {
@@ -91,6 +92,7 @@ impl Bed {
         let done = AtomicBool::new(false);
         let (sent, received) = thread::scope(|scope| {
             let sender = scope.spawn(|| -> Result<_> {
+                stay()?;
                 let (until, mut bytes) = (Instant::now() + WINDOW, 0_u64);
                 while Instant::now() < until {
                     (&self.server).write_all(&[1; CHUNK])?;
@@ -102,6 +104,7 @@ impl Bed {
                 Ok((bytes, cpu()?))
             });
             let receiver = scope.spawn(|| -> Result<_> {
+                stay()?;
                 let mut buffer = vec![0; CHUNK];
                 loop {
                     let part = (&self.client).read(&mut buffer)?;
@@ -120,6 +123,7 @@ impl Bed {
     fn ping_pong(&self) -> Result<f64> {
         let (asked, answered) = thread::scope(|scope| {
             let client = scope.spawn(|| -> Result<_> {
+                stay()?;
                 let (until, mut rounds) = (Instant::now() + WINDOW, 0_u64);
                 let mut answer = [0; QUESTION];
                 while Instant::now() < until {
@@ -132,6 +136,7 @@ impl Bed {
                 Ok((rounds + 1, cpu()?))
             });
             let server = scope.spawn(|| -> Result<_> {
+                stay()?;
                 let mut question = [1; QUESTION];
                 while question[0] != 0 {
                     (&self.server).read_exact(&mut question)?;
@@ -144,6 +149,16 @@ impl Bed {
         let ((rounds, asking), answering) = (asked?, answered?);
         Ok((asking + answering) * 1e6 / rounds as f64)
     }
+}
+
+/// Keeps this thread on the last CPU that it may use: the first usually has the most other work.
+fn stay() -> Result<()> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).context("read the CPU affinity")?;
+    let usable = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    let last = (0..CpuSet::count()).rev().find(usable).context("no CPU")?;
+    let mut only = CpuSet::new();
+    only.set(last)?;
+    sched_setaffinity(Pid::from_raw(0), &only).context("stay on a CPU")
 }
 
 /// CPU seconds of this thread.
@@ -173,13 +188,14 @@ pub(super) fn measure(record: &mut Record, binary: &Binary, rounds: u32) -> Resu
             unit: String::new(),
         });
         for (subject, values) in SUBJECTS.into_iter().zip([forwarding, bypass]) {
-            record.sample(unit, unit, &[("load", load), ("subject", subject)], values);
+            let labels = [("load", load), ("subject", subject)];
+            record.sample(QUANTITY, unit, &labels, values);
         }
         record.table(
             &format!("CPU time of both ends, {load}"),
-            |one| one.quantity == unit,
+            |one| one.unit == unit,
             &["subject"],
-            &[unit],
+            &[QUANTITY],
         );
     }
     Ok(())
