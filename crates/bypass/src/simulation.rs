@@ -108,3 +108,15 @@ fn finds_acks_behind_a_fin_past_the_window() {
 fn finds_a_reset_that_was_refused() {
     assert_caught(Defect::OneReset, "stuck", 1);
 }
+
+/// Segments of one who sees none of the flow would move the cut, or acknowledge what is not there.
+#[test]
+fn finds_numbers_of_forged_segments() {
+    assert_caught(Defect::ForgedNumbers, "", 1);
+}
+
+/// A RST within the window is a guess; its receiver does not believe it, and so the relay must not.
+#[test]
+fn finds_a_guessed_reset() {
+    assert_caught(Defect::GuessedReset, "", 1);
+}
