@@ -52,7 +52,7 @@ const RATIO: &str = "rate after/before";
 /// loss: a retransmission timeout of the whole path is longer.
 const GAP_GOAL: f64 = 0.3;
 /// Share of the transfers whose relays should leave.
-const LEFT_GOAL: f64 = 0.9;
+const LEFT_GOAL: f64 = 0.5;
 
 /// Arguments of `posthaste-lab handover`.
 #[derive(Debug, clap::Args)]
