@@ -450,12 +450,10 @@ int bypass_in(struct __sk_buff *skb)
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
 	if (!pair || (!pair->known && pair->phase != BYPASS_DEAD))
 		return NEXT;
-	if (view.flags & TCP_SYN) {
-		/* A new connection of these addresses is not the dead one. */
-		if (pair->phase == BYPASS_DEAD)
-			bpf_map_delete_elem(&bypass_pairs, &view.key);
-		return NEXT;
-	}
+	/* Without the dead pair its ends would read each other in the wrong numbers, and anyone
+	 * can send a SYN. */
+	if (view.flags & TCP_SYN)
+		return pair->phase == BYPASS_DEAD ? DROP : NEXT;
 	e = view.turned != pair->turned;
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes))
 		return DROP;

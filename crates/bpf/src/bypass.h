@@ -269,16 +269,41 @@ static __always_inline void forward_all(const struct bypass_pair *pair,
 		acknowledge(acked, in, out);
 }
 
+/* Up to here both receivers have the bytes of a sender. */
+static __always_inline __u32 lowest_of(const struct bypass_direction *data)
+{
+	return earlier(data->relay_ack, data->end_ack);
+}
+
+/* Whether a segment begins beyond the window of its sender. A FIN may be behind the last byte,
+ * and an ACK behind that. */
+static __always_inline bool is_beyond(const struct bypass_direction *data,
+				      const struct bypass_segment *in)
+{
+	return is_earlier(data->promised + 1, in->seq);
+}
+
+/* Whether an end acknowledges what it was sent, and no less than a delayed segment may (RFC 5961
+ * section 5). Its receiver could not check that: it reads the pair's numbers. */
+static __always_inline bool is_ack_valid(const struct bypass_direction *data,
+					 const struct bypass_direction *acked,
+					 const struct bypass_segment *in)
+{
+	__u32 ack = in->ack - acked->delta;
+	__u32 window = 0xffffu << (data->end_shift & 15);
+
+	return !is_earlier(later(acked->seen, acked->relay_sent), ack) &&
+	       !is_earlier(ack, acked->end_ack - window);
+}
+
 static __always_inline int reset_from_end(struct bypass_pair *pair,
 					  const struct bypass_direction *data,
 					  struct bypass_direction *acked,
 					  const struct bypass_segment *in,
 					  struct bypass_segment *out)
 {
-	__u32 lowest = earlier(data->relay_ack, data->end_ack);
-
-	/* One that both receivers would refuse shows nothing about the flow. */
-	if (is_earlier(in->seq, lowest) || is_earlier(data->promised, in->seq))
+	/* Both receivers would refuse it. */
+	if (is_earlier(in->seq, lowest_of(data)) || is_beyond(data, in))
 		return 0;
 	if (pair->phase <= BYPASS_CLAMPING) {
 		pair->reset = true;
@@ -287,7 +312,11 @@ static __always_inline int reset_from_end(struct bypass_pair *pair,
 	/* An end that is closed for good answers what the relay sends again with RST. */
 	if (pair->phase == BYPASS_DEAD || (is_finished(data) && is_finished(acked)))
 		return 0;
-	pair->reset = true;
+	/* The number of an end that aborts, or with which it answers an ACK. Any other may be a
+	 * guess: its receiver challenges the end (RFC 5961 section 3), which if it has aborted
+	 * answers with such a number. */
+	if (in->seq == data->seen || in->seq == data->relay_ack || in->seq == data->end_ack)
+		pair->reset = true;
 	forward_all(pair, data, acked, in, out);
 	return BYPASS_TO_END;
 }
@@ -386,6 +415,7 @@ GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segme
 		    struct bypass_segment *out)
 {
 	struct bypass_direction *data, *acked;
+	bool old, foreign;
 
 	if (!pair || !in || !out)
 		return 0;
@@ -396,11 +426,20 @@ GLOBAL int from_end(struct bypass_pair *pair, __u32 e, const struct bypass_segme
 		pair->phase = BYPASS_DEAD;
 	if (in->rst)
 		return reset_from_end(pair, data, acked, in, out);
-	observe_end(pair, e, data, acked, in);
+	old = is_earlier(end_of(in), lowest_of(data));
+	foreign = is_beyond(data, in) || !is_ack_valid(data, acked, in);
+	/* No receiver would read more of it, and so it shows nothing about the flow. */
+	if (!old && !foreign)
+		observe_end(pair, e, data, acked, in);
 	switch (pair->phase) {
 	case BYPASS_OVERLAP:
-		return forward_in_overlap(data, acked, in, out);
+		if (foreign)
+			return 0;
+		/* The relay answers it, for example a keep-alive. */
+		return old ? BYPASS_TO_RELAY : forward_in_overlap(data, acked, in, out);
 	case BYPASS_DIRECT:
+		if (foreign)
+			return 0;
 		forward_all(pair, data, acked, in, out);
 		return BYPASS_TO_END;
 	case BYPASS_DEAD:
@@ -459,9 +498,9 @@ GLOBAL int from_relay(struct bypass_pair *pair, __u32 e, const struct bypass_seg
 		return false;
 	observe_relay(pair, e, sent, acked, in);
 	if (!in->len && !is_earlier(in->seq, sent->relay_sent + sent->delta)) {
-		/* The end drops an ACK that is numbered below what it received directly, or
-		 * has an older TSval. */
-		out->seq = later(in->seq, sent->seen + sent->delta);
+		/* The end drops an ACK that is numbered below what it received directly, or beyond
+		 * its window, as behind a FIN, or has an older TSval. */
+		out->seq = later(in->seq, earlier(sent->seen, sent->edge) + sent->delta);
 		out->ts_value = in->ts_value + BYPASS_TS_SLACK;
 	}
 	out->ack = acked->relay_ack;

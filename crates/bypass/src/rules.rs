@@ -21,9 +21,17 @@ impl Pair {
         if header.rst {
             return self.reset_from_end(e, header);
         }
-        self.observe_end(e, header);
+        let is_old = before(header.end(), self.lowest(e));
+        let is_foreign = self.is_beyond(e, header) || !self.is_ack_valid(e, header);
+        // No receiver would read more of it, and so it shows nothing about the flow.
+        if !is_old && !is_foreign {
+            self.observe_end(e, header);
+        }
         match self.phase {
             Phase::Relaying | Phase::Clamping => relay_only(*header),
+            Phase::Overlap | Phase::Direct if is_foreign => Verdict::default(),
+            // P answers it, for example a keep-alive.
+            Phase::Overlap if is_old => relay_only(self.relay_copy(e, header)),
             Phase::Overlap => Verdict {
                 relay: Some(self.relay_copy(e, header)),
                 forward: self.forward_in_overlap(e, header),
@@ -70,10 +78,8 @@ impl Pair {
     }
 
     fn reset_from_end(&mut self, e: usize, header: &Header) -> Verdict {
-        let data = &self.directions[e];
-        // A RST that P and Y would both refuse is none, and shows nothing about the flow.
-        let lowest = earlier(data.relay_ack, data.end_ack);
-        if before(header.seq, lowest) || before(data.promised, header.seq) {
+        // A RST that P and Y would both refuse is none.
+        if before(header.seq, self.lowest(e)) || self.is_beyond(e, header) {
             return Verdict::default();
         }
         match self.phase {
@@ -84,7 +90,7 @@ impl Pair {
             // An end that is closed for good answers retransmissions of P with RST.
             _ if self.is_finished() => Verdict::default(),
             Phase::Overlap | Phase::Direct => {
-                self.reset = true;
+                self.reset |= self.is_expected(e, header.seq);
                 Verdict {
                     forward: Some(self.forward_all(e, header)),
                     ..Verdict::default()
@@ -92,6 +98,36 @@ impl Pair {
             }
             Phase::Dead => Verdict::default(),
         }
+    }
+
+    /// Up to here both P and Y have the bytes of end `e`.
+    fn lowest(&self, e: usize) -> u32 {
+        let data = &self.directions[e];
+        earlier(data.relay_ack, data.end_ack)
+    }
+
+    /// Whether a segment begins beyond the window of end `e`. A FIN may be behind its last byte, and
+    /// an ACK behind that.
+    fn is_beyond(&self, e: usize, header: &Header) -> bool {
+        before(self.directions[e].promised.wrapping_add(1), header.seq)
+    }
+
+    /// Whether end `e` acknowledges what it was sent, and no less than a delayed segment may
+    /// (RFC 5961, section 5). Its receiver could not check that: it reads the pair's numbers.
+    fn is_ack_valid(&self, e: usize, header: &Header) -> bool {
+        let acked = &self.directions[1 - e];
+        let ack = header.ack.wrapping_sub(acked.delta);
+        let most = later(acked.seen, acked.relay_sent);
+        let window = 0xffff << self.directions[e].end_shift;
+        !before(most, ack) && !before(ack, acked.end_ack.wrapping_sub(window))
+    }
+
+    /// Whether a RST has a number that an end which aborts uses, or one with which it answers an
+    /// ACK. Any other in the window may be a guess: its receiver challenges the end (RFC 5961,
+    /// section 3), which if it has aborted answers with such a number.
+    fn is_expected(&self, e: usize, seq: u32) -> bool {
+        let data = &self.directions[e];
+        [data.seen, data.relay_ack, data.end_ack].contains(&seq)
     }
 
     fn observe_end(&mut self, e: usize, header: &Header) {
@@ -189,9 +225,10 @@ impl Pair {
         let data = &self.directions[1 - e];
         let is_probe = before(header.seq, self.relay_sent_to(e));
         if header.len == 0 && !is_probe {
-            // The end drops an ACK whose number is below what it received, directly, or whose
-            // TSval is older.
-            segment.seq = later(header.seq, data.seen.wrapping_add(data.delta));
+            // The end drops an ACK whose number is below what it received directly, or beyond its
+            // window, as that behind a FIN may be, or whose TSval is older.
+            let number = earlier(data.seen, data.edge).wrapping_add(data.delta);
+            segment.seq = later(header.seq, number);
             segment.ts_val = header.ts_val.wrapping_add(TS_SLACK);
         }
         let acked = &self.directions[e];

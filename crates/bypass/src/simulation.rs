@@ -96,8 +96,27 @@ fn finds_acks_of_the_relay_that_are_too_old() {
     assert_caught(Defect::OldAckNumber, "does not end", 5552);
 }
 
+/// Some TCPs send a FIN where the window is used up: an ACK that is numbered behind it is
+/// refused until the window moves.
+#[test]
+fn finds_acks_behind_a_fin_past_the_window() {
+    assert_caught(Defect::AckBehindFin, "beyond the window", 7_337_375);
+}
+
 /// A RST that overtakes lost data is refused, and its socket does not send it again.
 #[test]
 fn finds_a_reset_that_was_refused() {
     assert_caught(Defect::OneReset, "stuck", 1);
+}
+
+/// Segments of one who sees none of the flow would move the cut, or acknowledge what is not there.
+#[test]
+fn finds_numbers_of_forged_segments() {
+    assert_caught(Defect::ForgedNumbers, "", 1);
+}
+
+/// A RST within the window is a guess; its receiver does not believe it, and so the relay must not.
+#[test]
+fn finds_a_guessed_reset() {
+    assert_caught(Defect::GuessedReset, "", 1);
 }

@@ -12,6 +12,8 @@ const FLIGHT: u32 = 10 * MSS;
 pub(crate) struct Packet {
     pub(crate) header: Header,
     pub(crate) offset: u32,
+    /// No machine sent it: what it breaks is no fault, except that of others.
+    pub(crate) is_forged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -179,8 +181,16 @@ impl Tcp {
             ts_ecr: self.recent,
         };
         let offset = seq.wrapping_sub(self.first);
-        self.out.push(Packet { header, offset });
+        self.send(header, offset);
         self.ack_at = None;
+    }
+
+    fn send(&mut self, header: Header, offset: u32) {
+        self.out.push(Packet {
+            header,
+            offset,
+            is_forged: false,
+        });
     }
 
     pub(crate) fn receive(&mut self, now: u64, packet: &Packet) {
@@ -192,7 +202,7 @@ impl Tcp {
                     rst: true,
                     ..Header::default()
                 };
-                self.out.push(Packet { header, offset: 0 });
+                self.send(header, 0);
             }
             return;
         }
@@ -201,14 +211,17 @@ impl Tcp {
         if !h.rst && self.recent != 0 && before(h.ts_val, self.recent) && !is_duplicate {
             // Reordering on a link makes PAWS drop segments too, but by less than half a second.
             let age = self.recent.wrapping_sub(h.ts_val);
-            self.paws_drops += u32::from(age > 500 && before(self.rnxt, h.end()));
+            let is_new = before(self.rnxt, h.end()) && !packet.is_forged;
+            self.paws_drops += u32::from(age > 500 && is_new);
             return self.emit(now, self.nxt, 0, false, false);
         }
         if before(h.end(), self.rnxt) || before(self.edge, h.seq) {
+            let is_beyond = before(self.edge, h.seq) && !h.rst && !packet.is_forged;
+            self.beyond_window += u32::from(is_beyond);
             return self.refuse(now, h);
         }
         if h.rst {
-            return self.take_reset(now, h);
+            return self.take_reset(now, packet);
         }
         if !before(self.rnxt, h.seq) {
             self.recent = h.ts_val;
@@ -220,7 +233,6 @@ impl Tcp {
     }
 
     fn refuse(&mut self, now: u64, h: &Header) {
-        self.beyond_window += u32::from(before(self.edge, h.seq) && !h.rst);
         if !h.rst {
             if h.len > 0 && !before(self.rnxt, h.end()) {
                 self.dsack = Some((h.seq, h.end()));
@@ -229,8 +241,9 @@ impl Tcp {
         }
     }
 
-    fn take_reset(&mut self, now: u64, h: &Header) {
-        if h.seq == self.rnxt {
+    fn take_reset(&mut self, now: u64, packet: &Packet) {
+        // A guess that is right would end any connection.
+        if packet.header.seq == self.rnxt && !packet.is_forged {
             self.open = false;
             self.was_reset = !(self.is_acknowledged() && self.has_eof());
         } else {

@@ -20,6 +20,7 @@ pub mod demo;
 pub mod echo;
 pub mod fleet;
 pub mod flood;
+pub mod handover;
 pub mod link;
 pub mod load;
 mod mesh;

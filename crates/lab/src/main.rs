@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    compare, demo, fleet, load, multipath, planning, record, router_churn, synflood,
+    compare, demo, fleet, handover, load, multipath, planning, record, router_churn, synflood,
     transfers::{line, overlay},
 };
 
@@ -43,6 +43,8 @@ enum Command {
     Overlay(overlay::Args),
     /// Time downloads of a client with two paths and Multipath TCP from a server with TCP.
     Multipath(multipath::Args),
+    /// Have relays leave their connections in the middle of transfers over long paths.
+    Handover(handover::Args),
     /// Print records as Markdown, and draw their charts again.
     Report(record::Args),
 }
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Fleet(args) => fleet::run(args),
         Command::Overlay(args) => overlay::run(args),
         Command::Multipath(args) => multipath::run(args),
+        Command::Handover(args) => handover::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

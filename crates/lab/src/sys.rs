@@ -62,6 +62,22 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
+/// Limits the rate at which a TCP socket sends, in bytes per second (`SO_MAX_PACING_RATE`).
+pub(crate) fn set_pacing_rate(socket: &impl AsFd, rate: u32) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of_val(&rate)).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `size` bytes of `rate`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const rate).cast(),
+            size,
+        )
+    };
+    check("setsockopt SO_MAX_PACING_RATE", result).map(drop)
+}
+
 /// Waits for events with a timeout in nanoseconds; `None` waits without end.
 pub(crate) fn epoll_wait_precise(
     epoll: BorrowedFd<'_>,

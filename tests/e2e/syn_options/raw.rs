@@ -14,29 +14,45 @@ const ACK: u8 = 0x10;
 
 /// Sends a SYN from a host, under any source address. Options are filled up with no-operations.
 pub(crate) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
-    send(host, from, to, SYN, options);
+    send(host, to, &packet(from, to, [1, 0], SYN, options));
 }
 
 /// Sends a SYN-ACK that acknowledges the number 0.
 pub(crate) fn send_syn_ack(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4) {
-    send(host, from, to, SYN | ACK, &[]);
+    send(host, to, &packet(from, to, [1, 0], SYN | ACK, &[]));
 }
 
-fn send(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, flags: u8, options: &[u8]) {
-    let packet = packet(from, to, flags, options);
+/// Sends a segment without payload, with these sequence and acknowledgement numbers.
+pub(crate) fn send_segment(
+    host: &Namespace,
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    numbers: [u32; 2],
+    flags: u8,
+) {
+    send(host, to, &packet(from, to, numbers, flags, &[]));
+}
+
+fn send(host: &Namespace, to: SocketAddrV4, packet: &[u8]) {
     let send = || {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
-        socket.send_to(&packet, &SocketAddr::from(to).into())
+        socket.send_to(packet, &SocketAddr::from(to).into())
     };
     let sent = host.run_in(send).expect("root can send it");
     assert_eq!(sent, packet.len());
 }
 
-fn packet(from: SocketAddrV4, to: SocketAddrV4, flags: u8, options: &[u8]) -> Vec<u8> {
+fn packet(
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    numbers: [u32; 2],
+    flags: u8,
+    options: &[u8],
+) -> Vec<u8> {
     let mut tcp = Vec::new();
     tcp.extend(from.port().to_be_bytes());
     tcp.extend(to.port().to_be_bytes());
-    tcp.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+    tcp.extend(numbers.map(u32::to_be_bytes).as_flattened());
     let words = 5 + options.len().div_ceil(4);
     tcp.extend([u8::try_from(words).expect("40 bytes") << 4, flags]);
     tcp.extend([0xff, 0xff, 0, 0, 0, 0]);

@@ -413,3 +413,18 @@ fn same_segments_as_the_reference() {
         programs.pairs.map.delete(&both.frame.key()).unwrap();
     });
 }
+
+/// Without the dead pair its ends would read each other in the wrong numbers.
+#[test]
+fn no_syn_removes_a_dead_pair() {
+    leave_network();
+    let programs = Programs::load();
+    let mut both = Both::new(&programs, 1);
+    for (phase, verdict) in [(Phase::Overlap, NEXT), (Phase::Dead, DROP)] {
+        both.pair.phase = phase;
+        both.store();
+        let frame = both.frame.syn(&mut both.rng);
+        assert_eq!(both.run(&programs.inward, &frame, 0).verdict, verdict);
+        both.assert_equal();
+    }
+}

@@ -5,7 +5,7 @@ use posthaste_testkit::{Rng, Timeline};
 
 use super::link::Link;
 use super::oracle::Oracle;
-use crate::header::{Block, Header, later};
+use crate::header::{Block, Header, earlier, later};
 use crate::machine::{Direction, Pair, Phase, Step, TS_SLACK};
 use crate::tcp::{MSS, Packet, Tcp};
 
@@ -23,7 +23,10 @@ pub(super) enum Defect {
     FinOfDead,
     CutAtPureAck,
     OldAckNumber,
+    AckBehindFin,
     OneReset,
+    ForgedNumbers,
+    GuessedReset,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +70,10 @@ pub(super) struct World {
     /// A packet and where it arrives; nothing for a timer.
     queue: Timeline<u64, Option<(Place, Packet)>>,
     start_at: u64,
+    /// When the next forged segment arrives.
+    forge_at: u64,
+    /// Its numbers.
+    forger: Rng,
     die_at: u64,
     alive: bool,
     pub(super) cut_at: Option<u64>,
@@ -139,6 +146,12 @@ impl World {
         } else {
             u64::MAX
         };
+        let mut forger = Rng::new(seed);
+        let forge_at = if forger.once_in(4) {
+            start_at
+        } else {
+            u64::MAX
+        };
         let mut link = || Link::new(&mut rng);
         Self {
             up: [link(), link()],
@@ -153,6 +166,8 @@ impl World {
             applications,
             queue: Timeline::default(),
             start_at,
+            forge_at,
+            forger,
             die_at,
             alive: true,
             cut_at: None,
@@ -213,6 +228,7 @@ impl World {
         let aborts = self.applications.iter().map(|a| a.abort_at);
         let rest = [
             self.start_at,
+            self.forge_at,
             self.drain_limit(),
             self.die_at,
             self.sweep_at,
@@ -248,7 +264,11 @@ impl World {
     fn redirect(&mut self, e: usize, packet: &Packet) {
         let header = &packet.header;
         let is_overlap = self.pair.phase == Phase::Overlap;
-        self.highest[e] = later(self.highest[e], header.end());
+        if packet.is_forged {
+            self.spoil(e, header);
+        } else {
+            self.highest[e] = later(self.highest[e], header.end());
+        }
         if self.defect == Some(Defect::SocketsEndFlows) && is_overlap && header.rst {
             self.relays[e].open = false;
             self.relays[e].was_reset = true;
@@ -260,14 +280,13 @@ impl World {
             if self.defect == Some(Defect::UnboundedSack) {
                 copy.sack = header.sack;
             }
-            let offset = packet.offset;
             let late = if is_overlap { self.rng.below(2) } else { 0 };
             self.enqueue(
                 self.now + late,
                 Place::Relay(e),
                 Packet {
                     header: *copy,
-                    offset,
+                    ..*packet
                 },
             );
         }
@@ -275,7 +294,7 @@ impl World {
             if self.defect == Some(Defect::BlockAtCut) && is_overlap {
                 direct.sack = self.true_blocks(e, &header.sack);
             }
-            let is_ours = self.aborted || self.died_at.is_some();
+            let is_ours = self.aborted || self.died_at.is_some() || packet.is_forged;
             if direct.rst && !is_ours {
                 self.fail("reset forwarded".into());
             }
@@ -283,13 +302,55 @@ impl World {
                 1 - e,
                 Packet {
                     header: direct,
-                    offset: packet.offset,
+                    ..*packet
                 },
             );
         }
         if let Some(header) = verdict.reply {
-            self.send_to_end(e, Packet { header, offset: 0 });
+            self.send_to_end(e, made(header, false));
         }
+    }
+
+    /// What a forged segment does to a packet path that believes it.
+    fn spoil(&mut self, e: usize, header: &Header) {
+        if self.defect == Some(Defect::ForgedNumbers) {
+            let directions = &mut self.pair.directions;
+            directions[e].seen = later(directions[e].seen, header.end());
+            let ack = header.ack.wrapping_sub(directions[1 - e].delta);
+            directions[1 - e].end_ack = later(directions[1 - e].end_ack, ack);
+        }
+        self.pair.reset |= self.defect == Some(Defect::GuessedReset) && header.rst;
+    }
+
+    /// A segment of one who sees none of the flow: any numbers, or a RST within the window.
+    fn forge(&mut self) {
+        let rng = &mut self.forger;
+        let e = rng.below(2_usize);
+        let data = &self.pair.directions[e];
+        let lowest = earlier(data.relay_ack, data.end_ack);
+        let window = data.promised.wrapping_sub(lowest).max(1);
+        let is_guess = rng.once_in(2);
+        let seq = if is_guess {
+            lowest.wrapping_add(rng.below(window))
+        } else {
+            rng.below(u32::MAX)
+        };
+        if [data.seen, data.relay_ack, data.end_ack].contains(&seq) {
+            return;
+        }
+        let rst = is_guess || rng.once_in(4);
+        let header = Header {
+            seq,
+            len: if rst { 0 } else { rng.below(2_u32) * MSS },
+            fin: !rst && rng.once_in(3),
+            rst,
+            ack: rng.below(u32::MAX),
+            window: u16::MAX,
+            ts_val: rng.below(u32::MAX),
+            ts_ecr: rng.below(u32::MAX),
+            ..Header::default()
+        };
+        self.redirect(e, &made(header, true));
     }
 
     /// The blocks above the cut, as end `1 - e` numbers them, including one that begins there.
@@ -369,6 +430,15 @@ impl World {
             let (seq, ts_val) = (header.seq, header.ts_val);
             let sent = self.pair.from_relay(e, &header);
             sent.map(|h| Header { seq, ts_val, ..h })
+        } else if self.defect == Some(Defect::AckBehindFin) {
+            let data = self.pair.directions[1 - e];
+            let last = data.seen.wrapping_add(data.delta);
+            let sent = self.pair.from_relay(e, &header);
+            // Only those that the rule numbers anew.
+            sent.map(|h| match h.seq == header.seq {
+                true => h,
+                false => Header { seq: last, ..h },
+            })
         } else {
             self.pair.from_relay(e, &header)
         };
@@ -389,6 +459,15 @@ impl World {
         }
         if self.now >= self.sweep_at {
             self.sweep();
+        }
+        if self.now >= self.forge_at {
+            let is_over = self.now > 3000;
+            self.forge_at = if is_over {
+                u64::MAX
+            } else {
+                self.now + 1 + self.forger.below(60)
+            };
+            self.forge();
         }
     }
 
@@ -570,7 +649,7 @@ impl World {
         };
         for e in 0..2 {
             let header = self.pair.probe(e);
-            self.send_to_end(e, Packet { header, offset: 0 });
+            self.send_to_end(e, made(header, false));
         }
     }
 
@@ -609,6 +688,14 @@ impl World {
         }
         let all = self.applications[1 - e].total;
         (end.received() != all || !end.has_eof()).then_some("not finished")
+    }
+}
+
+fn made(header: Header, is_forged: bool) -> Packet {
+    Packet {
+        header,
+        offset: 0,
+        is_forged,
     }
 }
 

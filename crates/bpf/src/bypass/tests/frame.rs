@@ -82,6 +82,13 @@ impl Frame {
         frame
     }
 
+    /// A frame that begins a connection of these addresses.
+    pub(super) fn syn(&self, rng: &mut Rng) -> Vec<u8> {
+        let mut frame = self.of(0, &Header::default(), rng);
+        frame[LINK_BYTES + self.ip_bytes() + 13] = 2;
+        frame
+    }
+
     fn ip(&self, e: usize, payload: usize) -> Vec<u8> {
         let mut ip = vec![0; self.ip_bytes()];
         let (from, to) = (self.ips[e], self.ips[1 - e]);
