@@ -53,15 +53,6 @@ pub(super) enum Verdict {
     Worse,
 }
 
-impl Verdict {
-    /// Whether it may be chance. Links that lose packets without a fault lose resets, which nobody
-    /// repeats; and the next connection of the same ports passes as a part of that which the router
-    /// takes for open.
-    fn is_random(self) -> bool {
-        matches!(self, Self::Passed | Self::Worse)
-    }
-}
-
 /// A connection in both networks.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
@@ -76,14 +67,16 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Whether a promise is broken. `is_lossy`: links lose packets without a fault.
+    /// Whether a promise is broken. `is_lossy`: links lose packets without a fault. They lose resets,
+    /// which nobody repeats; and the next connection of the same ports passes as a part of that which
+    /// the router takes for open. Both happen without a node too.
     pub(super) fn is_broken(&self, is_lossy: bool) -> bool {
-        let may_be_chance = is_lossy && !self.plan.kind.is_forbidden() && self.verdict.is_random();
-        let is_bad = matches!(
-            self.verdict,
-            Verdict::Passed | Verdict::Changed | Verdict::Worse
-        );
-        is_bad && !may_be_chance
+        match self.verdict {
+            Verdict::Changed => true,
+            Verdict::Passed => !is_lossy || self.plan.kind.is_forbidden(),
+            Verdict::Worse => !is_lossy,
+            _ => false,
+        }
     }
 }
 
