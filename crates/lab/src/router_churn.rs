@@ -116,7 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;
     report::fill(&mut record, args, &run);
-    let is_broken = |pair: &&Pair| pair.verdict.is_broken(args.loss > 0.0);
+    let is_broken = |pair: &&Pair| pair.is_broken(args.loss > 0.0);
     let broken = run.pairs.iter().filter(is_broken);
     let broken = broken.map(|pair| pair.line(&run.log));
     // Otherwise the two networks would be alike, and the comparison would show nothing.

@@ -8,7 +8,7 @@ use super::bench::Bench;
 use super::figures::Figure;
 use super::load::{self, Load, Yield};
 use super::subject::Subject;
-use super::targets::{self, DIRECT, FORWARDING};
+use super::targets::{self, DIRECT, FORWARDING, MASQUERADING, PACKET_MASQUERADING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
 use crate::record::{self, Record, Samples};
@@ -190,10 +190,11 @@ fn columns(yields: Yield) -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether the chart shows a subject: others are almost as HAProxy's usual ones, or have no marginal
-/// CPU time.
+/// Whether the chart shows a subject: others are almost as HAProxy's usual ones, have no marginal CPU
+/// time, or do more than the others.
 fn is_shown(subject: &Subject) -> bool {
-    subject.name != DIRECT && !subject.bulk_only
+    let others = [DIRECT, MASQUERADING, PACKET_MASQUERADING];
+    !others.contains(&subject.name) && !subject.bulk_only
 }
 
 /// The CPU time of connections.

@@ -36,14 +36,19 @@ const COUNTS: [Count; 4] = [
     ("reset", |_, life| life.end() == End::Reset),
 ];
 
-/// A count of connections whose end with the node differs: name, and which verdicts count.
-type VerdictCount = (&'static str, fn(Verdict) -> bool);
+/// A count of connections whose end with the node differs: name, and which count.
+type VerdictCount = (&'static str, fn(&Pair) -> bool);
 
-const VERDICTS: [VerdictCount; 5] = [
-    ("reset by its death", |one| one == Verdict::Killed),
-    ("reset by a stale address", |one| one == Verdict::Stale),
-    ("otherwise while a link is cut", |one| one == Verdict::Cut),
-    ("otherwise", |one| one == Verdict::Worse),
+const VERDICTS: [VerdictCount; 6] = [
+    ("reset by its death", |one| one.verdict == Verdict::Killed),
+    ("reset by a stale address", |one| {
+        one.verdict == Verdict::Stale
+    }),
+    ("otherwise while a link is cut", |one| {
+        one.verdict == Verdict::Cut
+    }),
+    ("passed", |one| one.verdict == Verdict::Passed),
+    ("otherwise", |one| one.verdict == Verdict::Worse),
     ("BROKEN", |one| one.is_broken(true)),
 ];
 
@@ -84,23 +89,27 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.remarks = remarks(run);
 }
 
-/// No promise is broken; and where packets are lost at random, as many connections end as planned as
-/// without a node, but for three standard deviations.
+/// No promise is broken; and where packets are lost at random, no more connections deviate than without
+/// a node, but for three standard deviations.
 fn targets(args: &Args, run: &Run) -> Vec<Target> {
     let is_lossy = args.loss > 0.0;
     let count = |is_one: &dyn Fn(&Pair) -> bool| {
         let of = run.pairs.iter().filter(|pair| is_one(pair));
         of.count() as f64
     };
-    let broken = count(&|pair| pair.verdict.is_broken(is_lossy));
+    let broken = count(&|pair| pair.is_broken(is_lossy));
     let what = "connections that break a promise";
     let mut targets = vec![Target::once(what, Some(broken), Bound::AtMost(0.0), "")];
     if is_lossy {
-        let [without, with] =
+        let mut compare = |what: &str, [without, with]: [f64; 2]| {
+            let most = (without + 3.0 * without.max(1.0).sqrt()).ceil();
+            targets.push(Target::once(what, Some(with), Bound::AtMost(most), ""));
+        };
+        let unplanned =
             NETWORKS.map(|(_, life)| count(&|pair| life(pair).end() != expected(pair.plan.kind)));
-        let most = without + 3.0 * without.sqrt();
-        let what = "connections that do not end as planned";
-        targets.push(Target::once(what, Some(with), Bound::AtMost(most), ""));
+        compare("connections that do not end as planned", unplanned);
+        let passed = [0, 1].map(|network: usize| count(&|pair| pair.passed[network]));
+        compare("connections that pass while they are forbidden", passed);
     }
     targets
 }
@@ -125,7 +134,7 @@ fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair]) {
     }
     // The verdicts compare the two, so they count once.
     for (name, is_one) in VERDICTS {
-        let count = of.iter().filter(|pair| is_one(pair.verdict)).count();
+        let count = of.iter().filter(|pair| is_one(pair)).count();
         record.sample(name, "", &[label, ("node", "with")], vec![count as f64]);
     }
 }
@@ -152,12 +161,17 @@ fn remarks(run: &Run) -> Vec<String> {
         format!("Without node: {}.", ends(NETWORKS[0].1)),
         format!("With node: {}.", ends(NETWORKS[1].1)),
     ];
+    let [without, with] = [0, 1].map(|network: usize| {
+        let passed = all.iter().filter(|pair| pair.passed[network]);
+        passed.count()
+    });
+    remarks.push(format!(
+        "Passed while they were forbidden: {without} without node, {with} with node."
+    ));
     remarks.extend(run.troubles.iter().cloned());
     for (heading, check) in [
-        (
-            "BROKEN",
-            (|pair| pair.verdict.is_broken(true)) as fn(&Pair) -> bool,
-        ),
+        ("BROKEN", (|pair| pair.is_broken(true)) as fn(&Pair) -> bool),
+        ("Passed", |pair| pair.verdict == Verdict::Passed),
         ("Otherwise", |pair| pair.verdict == Verdict::Worse),
         ("By a stale address", |pair| pair.verdict == Verdict::Stale),
     ] {

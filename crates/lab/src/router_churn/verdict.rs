@@ -53,14 +53,6 @@ pub(super) enum Verdict {
     Worse,
 }
 
-impl Verdict {
-    /// Whether a promise is broken. `is_lossy`: links lose packets without a fault, among them resets
-    /// that nobody repeats.
-    pub(super) fn is_broken(self, is_lossy: bool) -> bool {
-        matches!(self, Self::Passed | Self::Changed) || (self == Self::Worse && !is_lossy)
-    }
-}
-
 /// A connection in both networks.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
@@ -68,8 +60,24 @@ pub(super) struct Pair {
     pub(super) direct: Life,
     pub(super) node: Life,
     pub(super) verdict: Verdict,
+    /// Whether its server got it although it was forbidden, without and with the node.
+    pub(super) passed: [bool; 2],
     /// The most relevant fault meanwhile.
     pub(super) phase: Option<Fault>,
+}
+
+impl Pair {
+    /// Whether a promise is broken. `is_lossy`: links lose packets without a fault. They lose resets,
+    /// which nobody repeats; and the next connection of the same ports passes as a part of that which
+    /// the router takes for open. Both happen without a node too.
+    pub(super) fn is_broken(&self, is_lossy: bool) -> bool {
+        match self.verdict {
+            Verdict::Changed => true,
+            Verdict::Passed => !is_lossy || self.plan.kind.is_forbidden(),
+            Verdict::Worse => !is_lossy,
+            _ => false,
+        }
+    }
 }
 
 /// How a connection of this kind ends on an open path.
@@ -135,6 +143,7 @@ pub(super) fn pair(plan: Plan, direct: Life, node: Life, spans: &[Span]) -> Pair
     let met: Vec<Span> = spans.iter().filter(met).copied().collect();
     let phase = met.iter().map(|span| span.fault).max_by_key(|&f| weight(f));
     Pair {
+        passed: [&direct, &node].map(|life| life.passed(&plan, &met)),
         verdict: match verdict(&plan, &direct, &node, &met) {
             Verdict::Worse if node.end() == End::Reset && is_stale(&node, spans) => Verdict::Stale,
             verdict => verdict,
