@@ -345,8 +345,8 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
 /// hand-over, and end no connection.
 #[test]
 fn blind_segments_do_not_break_a_hand_over() {
-    /// FIN and ACK, ACK, RST
-    const FLAGS: [u8; 3] = [0x11, 0x10, 0x04];
+    /// FIN and ACK, or ACK alone. A RST that happens to be in the window would end the attempt.
+    const FLAGS: [u8; 2] = [0x11, 0x10];
     let network = network(path(0.0));
     let place = Place::new();
     let node = place.start_with(network.node(0), CONFIG);
@@ -355,17 +355,26 @@ fn blind_segments_do_not_break_a_hand_over() {
     let address = |stream: &TcpStream| v4(stream.local_addr().expect("an open socket"));
     let [client, server] = [address(&pair.client), address(&pair.server)];
     let transfer = Transfer::start(&pair);
-    let mut random = Rng::new(1);
-    let left = wait_until("the relay leaves", PATIENCE, || {
-        // Half of all numbers are ahead of the right ones.
-        for flags in FLAGS.repeat(8) {
-            let numbers = [(); 2].map(|()| u32::try_from(random.below(1 << 32)).expect("32 bits"));
-            send_segment(network.client(), client, server, numbers, flags);
-            send_segment(network.server(), server, client, numbers, flags);
-        }
-        ended(&node, "bypassed") == 1
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Rng::new(1);
+            while !is_over.load(Ordering::Relaxed) {
+                // Half of all numbers are ahead of the right ones.
+                let mut number = || u32::try_from(random.below(1 << 32)).expect("32 bits");
+                for flags in FLAGS {
+                    let numbers = [number(), number()];
+                    send_segment(network.client(), client, server, numbers, flags);
+                    send_segment(network.server(), server, client, numbers, flags);
+                }
+            }
+        });
+        let left = wait_until("the relay leaves", PATIENCE, || {
+            ended(&node, "bypassed") == 1
+        });
+        is_over.store(true, Ordering::Relaxed);
+        left.expect("in time");
     });
-    left.expect("in time");
     thread::sleep(Duration::from_millis(500));
     transfer.finish();
 }

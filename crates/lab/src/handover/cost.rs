@@ -121,7 +121,7 @@ impl Bed {
 
     /// CPU microseconds for a question and its answer.
     fn ping_pong(&self) -> Result<f64> {
-        let (asked, answered) = thread::scope(|scope| {
+        let (client, server) = thread::scope(|scope| {
             let client = scope.spawn(|| -> Result<_> {
                 stay()?;
                 let (until, mut rounds) = (Instant::now() + WINDOW, 0_u64);
@@ -146,8 +146,8 @@ impl Bed {
             });
             (join(client), join(server))
         });
-        let ((rounds, asking), answering) = (asked?, answered?);
-        Ok((asking + answering) * 1e6 / rounds as f64)
+        let ((rounds, requesting), answering) = (client?, server?);
+        Ok((requesting + answering) * 1e6 / rounds as f64)
     }
 }
 
