@@ -85,6 +85,18 @@ static __always_inline __u32 action_of_retransmission(const struct half_open *ha
 	return SYN_PASS;
 }
 
+/* Of the flows of a near prefix one in so many opens early, to measure it again. */
+#define NEAR_SAMPLE 64
+
+/* Whether the client is so near that a flow may as well open late, which costs less. */
+static __always_inline bool gains_nothing(const struct packet *pkt)
+{
+	__u64 prefix = client_prefix(pkt);
+	__u8 *near = bpf_map_lookup_elem(&validated_prefixes, &prefix);
+
+	return near && *near && bpf_get_prandom_u32() % NEAR_SAMPLE;
+}
+
 /* Decides on the SYN of a flow to relay, and reports it to the worker. */
 GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
@@ -124,6 +136,8 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 		/* The ring is full: it cannot be held, so forward. */
 		return report(skb, pkt, event, worker, &made) ? SYN_HOLD : SYN_PASS;
 	}
+	if (!half_open && gains_nothing(pkt))
+		return listen;
 	made.syn = SYN_ADMITTED;
 	/* The ring is full: early becomes late. */
 	report(skb, pkt, event, worker, &made);

@@ -276,11 +276,13 @@ impl Intercept for WorkerMaps {
         Ok(syn_option::leave(syn_options, socket, option)?)
     }
 
-    fn validate_prefix(&mut self, flow: &Flow) {
+    fn validate_prefix(&mut self, flow: &Flow, near: bool) {
         if let Some(tail_call_maps) = self.maps.tail_call_maps.get() {
             let prefix = layout::client_prefix(flow.client().ip());
             // A full LRU map evicts an entry.
-            let _ = tail_call_maps.validated_prefixes.update(&prefix, &[1]);
+            let _ = tail_call_maps
+                .validated_prefixes
+                .update(&prefix, &[near.into()]);
         }
     }
 
