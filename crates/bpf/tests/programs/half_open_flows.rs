@@ -251,7 +251,7 @@ fn reserved_flow_repeats() {
 }
 
 /// Sends SYNs of one client from 200 ports, and returns how many of the flows open early.
-fn open_early(host: &mut Host<'_'>, family: Family) -> usize {
+fn open_early(host: &mut Host<'_>, family: Family) -> usize {
     let opened = (1..=200).map(|port| {
         assert_eq!(host.receive(&syn_from(client_at(family, port))), Redirected);
         let events = host.events();
