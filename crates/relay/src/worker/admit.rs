@@ -315,15 +315,23 @@ impl<I: Intercept> Worker<I> {
         }
         let age = entry.age(now);
         entry.timers.accept = age.into();
-        // The worker may have been busy for part of that time; then the kernel has the shorter one.
-        let fast = age < FAST && sys::min_rtt(&socket).is_some_and(|rtt| rtt < FAST);
+        // The worker may have been busy for part of a longer time. The kernel has the time without
+        // that, which takes a system call.
+        let fast = if age < FAST {
+            Some(true)
+        } else {
+            let is_due = self.prefixes.is_due(client_prefix(&flow));
+            is_due.then(|| sys::min_rtt(&socket).is_some_and(|time| time < FAST))
+        };
         entry.sockets[Side::Downstream] = Some(socket);
         self.on_validation(key);
-        self.note_handshake(&flow, fast);
+        if let Some(fast) = fast {
+            self.note_handshake(&flow, fast);
+        }
         Some(key)
     }
 
-    /// The handshake of a flow that opened at its SYN is complete, and was fast or not.
+    /// The handshake of a flow that opened at its SYN was fast or not.
     fn note_handshake(&mut self, flow: &Flow, fast: bool) {
         if let Some(is_near) = self.prefixes.note(client_prefix(flow), fast) {
             self.intercept.validate_prefix(flow, is_near);
