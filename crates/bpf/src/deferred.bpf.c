@@ -459,9 +459,9 @@ static __always_inline bool is_valid_cookie(struct packet *pkt, struct bpf_sock 
 }
 
 /*
- * An ACK without a socket. It may complete an observed handshake. Or it is the last ACK
- * of a handshake that the listener answered with a SYN cookie, which has no socket yet;
- * only the node's listener can have made the cookie.
+ * A segment without a socket. An ACK may complete an observed handshake. Or it is the last
+ * one of a handshake that the listener answered with a SYN cookie, which has no socket
+ * yet; only the node's listener can have made the cookie.
  */
 SEC("classifier")
 int check_cookie(struct __sk_buff *skb)
@@ -477,6 +477,9 @@ int check_cookie(struct __sk_buff *skb)
 	at = resume(skb, &pkt);
 	if (!at)
 		return TC_ACT_UNSPEC;
+	/* A client also resets a path that its server did not join. */
+	if (!pkt.tcp.ack || pkt.tcp.syn || pkt.tcp.fin)
+		return go_on(&pkt);
 	learn(skb, &pkt);
 	flow = pkt.flow;
 	half_open = find_half_open(&flow);

@@ -63,15 +63,6 @@ struct {
 	__type(value, struct multipath_listener);
 } multipath_listeners SEC(".maps");
 
-/* Relayed flows whose source this host translates. Late packets of one that has ended
- * must not be forwarded: they would leave untranslated. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct flow);
-	__type(value, __u8);
-} hidden SEC(".maps");
-
 /* One value: the configuration, and the epoch. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -40,6 +40,15 @@ struct {
 	__type(value, __u8);
 } forwarded SEC(".maps");
 
+/* Relayed flows whose source this host translates. Late packets of one that has ended
+ * must not be forwarded: they would leave untranslated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow);
+	__type(value, __u8);
+} hidden SEC(".maps");
+
 /* Flows on trial, until the node has answered their client or given them back: the
  * host's own errors about them must not reach the client. */
 struct {
@@ -48,6 +57,18 @@ struct {
 	__type(key, struct flow);
 	__type(value, __u8);
 } trials SEC(".maps");
+
+/* The verdict on a segment without a socket: it continues, unless it is a late packet
+ * of a relay that has ended and must not be forwarded. */
+GLOBAL int go_on(const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (!pkt)
+		return TC_ACT_UNSPEC;
+	flow = pkt->flow;
+	return bpf_map_lookup_elem(&hidden, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
 
 static __always_inline bool is_blocked(__u64 now)
 {

@@ -243,18 +243,6 @@ GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	return bpf_map_lookup_elem(&devices, &out) ? out : 0;
 }
 
-/* The verdict on a segment without a socket: it continues, unless it is a late packet
- * of a relay that has ended and must not be forwarded. */
-GLOBAL int go_on(const struct packet *pkt)
-{
-	struct flow flow;
-
-	if (!pkt)
-		return TC_ACT_UNSPEC;
-	flow = pkt->flow;
-	return bpf_map_lookup_elem(&hidden, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
-}
-
 /* The owner of a segment. */
 enum owner {
 	OWNER_UNKNOWN,    /* not looked up yet */

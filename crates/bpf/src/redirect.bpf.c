@@ -133,10 +133,8 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *pkt, __u
 		return on_syn(skb, pkt, owner == OWNER_WAITING);
 	switch (owner) {
 	case OWNER_NONE:
-		/* A client also resets a path that its server did not join. */
-		if (pkt->tcp.ack && !pkt->tcp.syn && !pkt->tcp.fin)
-			bpf_tail_call(skb, &tail_calls, TAIL_CHECK_COOKIE);
-		return go_on(pkt);
+		bpf_tail_call(skb, &tail_calls, TAIL_CHECK_COOKIE);
+		return TC_ACT_UNSPEC;
 	case OWNER_HOST:
 		return TC_ACT_UNSPEC;
 	case OWNER_CONNECTING:
