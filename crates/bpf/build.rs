@@ -19,8 +19,6 @@ const OBJECTS: [(&str, &[&str]); 7] = [
             "rule_key",
             "candidates",
             "peer_settings",
-            "profile_key",
-            "profile",
             "observing",
         ],
     ),
@@ -40,6 +38,8 @@ const OBJECTS: [(&str, &[&str]); 7] = [
         &[
             "destination",
             "half_open",
+            "profile_key",
+            "profile",
             "multipath_listener",
             "multipath_token",
             "event_head",
@@ -78,6 +78,9 @@ fn main() {
         "events.h",
         "half_open.h",
         "multipath.h",
+        "options.h",
+        "admission.h",
+        "advice.h",
         "observe.h",
         "syn.h",
     ] {

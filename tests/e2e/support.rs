@@ -41,6 +41,12 @@ pub(crate) fn line() -> Network {
     network([Link::Veth, Link::Veth])
 }
 
+/// The same with a client that is 2 ms away. Of one that is nearer, flows of early rules open late
+/// after some handshakes.
+pub(crate) fn line_of_far_client() -> Network {
+    network([Link::delay(Duration::from_millis(1)), Link::Veth])
+}
+
 /// Hosts in a line, joined by `links`.
 pub(crate) fn network(links: impl IntoIterator<Item = Link>) -> Network {
     Network::line(links)

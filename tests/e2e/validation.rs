@@ -14,7 +14,8 @@ use posthaste_lab::node::Node;
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, ended, firewall, line,
-    listen, network, relay_of, start, target, until, until_counter, until_ended,
+    line_of_far_client, listen, network, relay_of, start, target, until, until_counter,
+    until_ended,
 };
 
 /// Sends `count` spoofed SYNs, looking at the node all the while; the most half-open connections
@@ -372,7 +373,7 @@ fn fractional_budget() {
 #[test]
 fn budgets_are_returned() {
     for mode in ["early", "strict"] {
-        let network = line();
+        let network = line_of_far_client();
         let listener = listen(network.server(), PORT);
         let config = format!(
             "[half_open]\ntotal = 2\nreserve = 0\n{}strict_after_failure = \"0s\"\n",

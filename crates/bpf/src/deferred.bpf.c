@@ -9,10 +9,13 @@
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by user space, injects a frame at a device
  */
+#include "admission.h"
+#include "advice.h"
 #include "events.h"
 #include "half_open.h"
 #include "observe.h"
 #include "packet.h"
+#include "rules.h"
 #include "syn.h"
 
 /* Destinations that failed in early mode, and until when that counts (CLOCK_MONOTONIC,
@@ -85,6 +88,18 @@ static __always_inline __u32 action_of_retransmission(const struct half_open *ha
 	return SYN_PASS;
 }
 
+/* Of the flows of a near prefix one in so many opens early, to measure it again. */
+#define NEAR_SAMPLE 64
+
+/* Whether the client is so near that a flow may as well open late, which costs less. */
+static __always_inline bool gains_nothing(const struct packet *pkt)
+{
+	__u64 prefix = client_prefix(pkt);
+	__u8 *near = bpf_map_lookup_elem(&validated_prefixes, &prefix);
+
+	return near && *near && bpf_get_prandom_u32() % NEAR_SAMPLE;
+}
+
 /* Decides on the SYN of a flow to relay, and reports it to the worker. */
 GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
@@ -124,6 +139,8 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 		/* The ring is full: it cannot be held, so forward. */
 		return report(skb, pkt, event, worker, &made) ? SYN_HOLD : SYN_PASS;
 	}
+	if (!half_open && gains_nothing(pkt))
+		return listen;
 	made.syn = SYN_ADMITTED;
 	/* The ring is full: early becomes late. */
 	report(skb, pkt, event, worker, &made);
@@ -141,21 +158,22 @@ static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
 	return at && parse_tcp(skb, pkt, at) ? at : 0;
 }
 
-/* Acts on the verdict that `redirect` found for a SYN. */
-static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct packet *pkt)
+/* Acts on the verdict about a SYN. */
+static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct packet *pkt,
+					    const struct verdict *verdict)
 {
 	struct event_head event = {
 		.kind = EVENT_SYN,
 		.flow = pkt->flow,
-		.rule = skb->cb[MESSAGE_RULE],
-		.generation = skb->cb[MESSAGE_RULE] >> 16,
-		.accept = skb->cb[MESSAGE_ACCEPT],
-		.trial = skb->cb[MESSAGE_ACCEPT] >> 8,
-		.mss = skb->cb[MESSAGE_ACCEPT] >> 16,
-		.out_ifindex = skb->cb[MESSAGE_OUT],
+		.rule = verdict->rule,
+		.generation = verdict->generation,
+		.accept = verdict->accept,
+		.trial = verdict->trial,
+		.mss = verdict->mss,
+		.out_ifindex = verdict->out_ifindex,
 	};
 
-	switch (skb->cb[MESSAGE_ACTION] & 0xff) {
+	switch (verdict->action) {
 	case ACTION_FORWARD:
 		return SYN_PASS;
 	case ACTION_REJECT:
@@ -246,23 +264,58 @@ static __always_inline void give_capable(struct __sk_buff *skb, struct packet *p
 
 /* Whether the SYN requests Multipath TCP, and its rule leaves that to the server. So does
  * a node that cannot convert: the client keeps what it had. */
-static __always_inline bool passes_multipath(struct __sk_buff *skb, const struct packet *pkt,
-					     const struct options *options)
+static __always_inline bool passes_multipath(const struct packet *pkt,
+					     const struct verdict *verdict, bool capable)
 {
-	__u32 multipath = skb->cb[MESSAGE_ACTION] >> 16;
-	__u32 key = listener_key(this_worker(), pkt);
-
-	if (options->kind != OPTIONS_CAPABLE || (skb->cb[MESSAGE_ACTION] & 0xff) != ACTION_RELAY)
+	if (!capable || verdict->action != ACTION_RELAY)
 		return false;
-	if (multipath == MULTIPATH_OFF ||
-	    (multipath == MULTIPATH_CONVERT && multipath_listener(key)))
+	if (verdict->multipath == MULTIPATH_OFF ||
+	    (verdict->multipath == MULTIPATH_CONVERT &&
+	     multipath_listener(listener_key(this_worker(), pkt))))
 		return false;
 	count(STAT_MULTIPATH_PASSED);
 	return true;
 }
 
+/* A SYN that joins a connection is never a flow of its own. The path may be another than
+ * that of the connection, so its own rule and interface must allow what the token requests.
+ * With the mark it is one that a worker injected. */
+static __always_inline bool may_join(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct verdict verdict = {};
+
+	if (is_martian(pkt) || !find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
+	    verdict.multipath != MULTIPATH_CONVERT)
+		return false;
+	if (verdict.observe && !(skb->mark & socket_mark) && !is_let_through(skb, pkt))
+		return false;
+	return passes_host(skb, pkt);
+}
+
+/* The SYN is forwarded: lets later packets of the flow through as well. */
+GLOBAL int unhide(const struct packet *pkt)
+{
+	struct flow flow;
+
+	if (pkt) {
+		flow = pkt->flow;
+		bpf_map_delete_elem(&hidden, &flow);
+		bpf_map_delete_elem(&trials, &flow);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+/* Decides on a SYN by its rule and by earlier handshakes between the same hosts. */
+static __always_inline void decide(struct __sk_buff *skb, const struct packet *pkt, bool capable,
+				   struct verdict *verdict)
+{
+	verdict->action = lookup_rule(pkt, capable, verdict);
+	if (verdict->action == ACTION_RELAY && verdict->observe)
+		verdict->action = apply_advice(skb, pkt, verdict);
+}
+
 /*
- * A SYN of a flow that this host would forward. With a TIME_WAIT socket of an earlier
+ * A SYN, which opens a flow if its rule and this host allow that. With a TIME_WAIT socket of an earlier
  * connection on the same tuple, the kernel must see the SYN itself (it checks sequence
  * number and timestamp, RFC 6191) and then calls find_listener; a listener assigned
  * here would leave the TIME_WAIT socket, which would swallow the client's ACK. A SYN to
@@ -273,28 +326,37 @@ static __always_inline bool passes_multipath(struct __sk_buff *skb, const struct
 SEC("classifier")
 int open_flow(struct __sk_buff *skb)
 {
-	bool waiting = (skb->cb[MESSAGE_ACTION] >> 8) & 0xff;
+	bool waiting = skb->cb[MESSAGE_WAITING];
 	__u32 at, action, key = NO_LISTENER;
 	struct options options = {};
+	struct verdict verdict = {};
 	struct packet pkt = {};
 	bool capable;
 
 	at = resume(skb, &pkt);
 	if (!at)
 		return TC_ACT_UNSPEC;
-	action = SYN_PASS;
 	look_at_options(skb, &pkt, at, &options);
-	capable = options.kind == OPTIONS_CAPABLE &&
-		  skb->cb[MESSAGE_ACTION] >> 16 == MULTIPATH_CONVERT;
+	/* While no rule converts, it is a SYN as others. */
+	if (options.kind == OPTIONS_JOIN && !waiting &&
+	    multipath_listener(listener_key(this_worker(), &pkt))) {
+		if (may_join(skb, &pkt))
+			bpf_tail_call(skb, &tail_calls, TAIL_JOIN_CONNECTION);
+		return unhide(&pkt);
+	}
+	capable = options.kind == OPTIONS_CAPABLE;
+	decide(skb, &pkt, capable, &verdict);
+	if ((verdict.action == ACTION_FORWARD && !waiting) || !passes_host(skb, &pkt))
+		return unhide(&pkt);
+	action = SYN_PASS;
 	if (is_sound(skb, &pkt, at) && !is_foreign(&options))
-		action = passes_multipath(skb, &pkt, &options) ? SYN_PASS :
-								 act_on_verdict(skb, &pkt);
+		action = passes_multipath(&pkt, &verdict, capable) ?
+				 SYN_PASS :
+				 act_on_verdict(skb, &pkt, &verdict);
 	else
 		waiting = false;
-	if (action == SYN_PASS) {
-		bpf_map_delete_elem(&hidden, &pkt.flow);
-		bpf_map_delete_elem(&trials, &pkt.flow);
-	}
+	if (action == SYN_PASS)
+		unhide(&pkt);
 	if (action == SYN_HOLD)
 		return TC_ACT_SHOT;
 	if (action != SYN_PASS) {
@@ -302,7 +364,7 @@ int open_flow(struct __sk_buff *skb)
 		count(STAT_REDIRECTED);
 	}
 	if (!waiting && action != SYN_PASS) {
-		if (capable)
+		if (capable && verdict.multipath == MULTIPATH_CONVERT)
 			give_capable(skb, &pkt, key);
 		else
 			give(skb, key);
@@ -397,9 +459,9 @@ static __always_inline bool is_valid_cookie(struct packet *pkt, struct bpf_sock 
 }
 
 /*
- * An ACK without a socket. It may complete an observed handshake. Or it is the last ACK
- * of a handshake that the listener answered with a SYN cookie, which has no socket yet;
- * only the node's listener can have made the cookie.
+ * A segment without a socket. An ACK may complete an observed handshake. Or it is the last
+ * one of a handshake that the listener answered with a SYN cookie, which has no socket
+ * yet; only the node's listener can have made the cookie.
  */
 SEC("classifier")
 int check_cookie(struct __sk_buff *skb)
@@ -415,6 +477,9 @@ int check_cookie(struct __sk_buff *skb)
 	at = resume(skb, &pkt);
 	if (!at)
 		return TC_ACT_UNSPEC;
+	/* A client also resets a path that its server did not join. */
+	if (!pkt.tcp.ack || pkt.tcp.syn || pkt.tcp.fin)
+		return go_on(&pkt);
 	learn(skb, &pkt);
 	flow = pkt.flow;
 	half_open = find_half_open(&flow);

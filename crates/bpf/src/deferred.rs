@@ -28,6 +28,10 @@ pub(crate) struct Deferred {
 pub(crate) struct TailCalls {
     pub(crate) validated_prefixes: Arc<Map>,
     pub(crate) failed_destinations: Arc<Map>,
+    pub(crate) profiles: Arc<Map>,
+    /// Tokens of Multipath TCP: of connections with the node, and of others.
+    pub(crate) tokens: Arc<Map>,
+    pub(crate) foreign_tokens: Arc<Map>,
     /// The program that injects frames at devices.
     pub(crate) inject: Arc<Program>,
 }
@@ -47,6 +51,7 @@ impl Deferred {
             Some(map) => Ok(map),
             // The verifier needs a template of the inner maps.
             None if number == map::RINGS => object.make_outer(number, settings.workers, &rings[0]),
+            None if number == map::PROFILES => object.make(number, Some(settings.profiles_max)),
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
@@ -56,6 +61,7 @@ impl Deferred {
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
+            least_port: settings.least_port.into(),
         };
         let numbers = 0..object.programs.len();
         let load = |number| object.load(number, &types, &maps, &constants.in_order());
@@ -79,6 +85,9 @@ impl Deferred {
         TailCalls {
             validated_prefixes: hold(map::VALIDATED_PREFIXES),
             failed_destinations: hold(map::FAILED_DESTINATIONS),
+            profiles: hold(map::PROFILES),
+            tokens: hold(map::MULTIPATH_TOKENS),
+            foreign_tokens: hold(map::FOREIGN_TOKENS),
             inject: Arc::clone(&self.programs[program::INJECT]),
         }
     }

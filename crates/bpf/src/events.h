@@ -4,7 +4,8 @@
 #include "half_open.h"
 #include "packet.h"
 
-/* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake. */
+/* Client prefixes (IPv4 /24, IPv6 /64) that completed a handshake, each with whether its
+ * clients are near. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 2048);

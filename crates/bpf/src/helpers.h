@@ -39,6 +39,7 @@ static long HELPER(map_update_elem)(void *map, const void *key, const void *valu
 				    __u64 flags) = NUMBER(map_update_elem);
 static long HELPER(map_delete_elem)(void *map, const void *key) = NUMBER(map_delete_elem);
 static __u64 HELPER(ktime_get_ns)(void) = NUMBER(ktime_get_ns);
+static __u32 HELPER(get_prandom_u32)(void) = NUMBER(get_prandom_u32);
 static __u32 HELPER(get_smp_processor_id)(void) = NUMBER(get_smp_processor_id);
 static long HELPER(tail_call)(void *ctx, void *programs, __u32 index) = NUMBER(tail_call);
 static long HELPER(clone_redirect)(struct __sk_buff *skb, __u32 ifindex,

@@ -232,6 +232,11 @@ impl Map {
         }))
     }
 
+    /// Its name, which objects that share it have in common.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Writes the value of a key.
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         assert_eq!(key.len(), self.key_bytes, "{}", self.name);

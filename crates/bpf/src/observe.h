@@ -31,14 +31,6 @@ struct {
 	__type(value, struct profile);
 } profiles SEC(".maps");
 
-/* One value: the configuration, and the epoch. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct observing);
-} observing SEC(".maps");
-
 /* Flows whose handshakes were forwarded. A neighbour of the client may forge a SYN of
  * such a flow: it is forwarded, and the server decides. */
 struct {
@@ -77,15 +69,6 @@ GLOBAL int go_on(const struct packet *pkt)
 	flow = pkt->flow;
 	return bpf_map_lookup_elem(&hidden, &flow) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
-
-/* One value: until when flows that must be observed are not relayed (CLOCK_MONOTONIC,
- * ns), since this host blocks relays. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} blocked SEC(".maps");
 
 static __always_inline bool is_blocked(__u64 now)
 {

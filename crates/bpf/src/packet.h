@@ -72,13 +72,7 @@ struct packet {
 /* Parameters that `redirect` passes to the programs it calls, as words of skb->cb. */
 enum message {
 	MESSAGE_L2_BYTES,
-	MESSAGE_RULE,    /* and above its 16 bits the generation */
-	MESSAGE_ACTION,  /* ACTION_FORWARD also for a flow that no rule matches; and above its
-			  * 8 bits whether the SYN met a TIME_WAIT socket, above 16 the rule's
-			  * enum multipath */
-	MESSAGE_ACCEPT,  /* and above its 8 bits whether it is a trial, above 16 the MSS that
-			  * was observed */
-	MESSAGE_OUT,     /* the interface by which the observed SYN left */
+	MESSAGE_WAITING, /* whether the SYN met a TIME_WAIT socket */
 };
 
 GLOBAL int count(__u32 stat)
@@ -251,6 +245,7 @@ GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 
 /* The owner of a segment. */
 enum owner {
+	OWNER_UNKNOWN,    /* not looked up yet */
 	OWNER_NONE,
 	OWNER_LISTENER,   /* a listener of the node, possibly a wildcard one */
 	OWNER_HOST,       /* a socket of the host's own */
@@ -282,20 +277,26 @@ static __always_inline enum owner owner_by(struct bpf_sock *sk)
 	return full->state == BPF_TCP_SYN_SENT ? OWNER_CONNECTING : OWNER_OURS;
 }
 
-GLOBAL int owner_of(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline enum owner owner_by_tuple(struct __sk_buff *skb,
+						 struct bpf_sock_tuple *tuple, __u32 bytes)
 {
 	struct bpf_sock *sk;
 	enum owner owner;
 
-	if (!pkt)
-		return OWNER_HOST;
-	fill_tuple(pkt);
-	sk = bpf_skc_lookup_tcp(skb, &pkt->tuple, pkt->tuple_bytes, BPF_F_CURRENT_NETNS, 0);
+	sk = bpf_skc_lookup_tcp(skb, tuple, bytes, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return OWNER_NONE;
 	owner = owner_by(sk);
 	bpf_sk_release(sk);
 	return owner;
+}
+
+GLOBAL int owner_of(struct __sk_buff *skb, struct packet *pkt)
+{
+	if (!pkt)
+		return OWNER_HOST;
+	fill_tuple(pkt);
+	return owner_by_tuple(skb, &pkt->tuple, pkt->tuple_bytes);
 }
 
 /* The program chooses, not SO_REUSEPORT: the worker that gets the SYN event must also accept

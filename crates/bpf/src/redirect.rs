@@ -29,7 +29,7 @@ use crate::rules;
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
-use crate::worker_maps::{Multipath, WorkerHandle};
+use crate::worker_maps::WorkerHandle;
 
 /// `BPF_CGROUP_SOCK_OPS`
 const SOCK_OPS: u32 = 3;
@@ -176,7 +176,6 @@ impl Maps {
         let entries = |number| match number {
             map::LISTENERS | map::MULTIPATH_LISTENERS => Some(2 * settings.workers),
             map::DRAINING => Some(settings.workers + 1),
-            map::PROFILES => Some(settings.profiles_max),
             map::HALF_OPEN_FLOWS => Some(settings.half_open.max(1)),
             map::HALF_OPEN_RESERVE => Some(settings.half_open_reserve.max(1)),
             _ => None,
@@ -209,12 +208,7 @@ impl Maps {
             syn_options: Arc::clone(&self.syn_options),
             pairs: Arc::clone(&self.pairs),
             half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
-            profiles: hold(map::PROFILES),
-            multipath: Multipath {
-                listeners: hold(map::MULTIPATH_LISTENERS),
-                tokens: hold(map::MULTIPATH_TOKENS),
-                foreign_tokens: hold(map::FOREIGN_TOKENS),
-            },
+            multipath_listeners: hold(map::MULTIPATH_LISTENERS),
             blocked: hold(map::BLOCKED),
         })
     }
@@ -537,7 +531,10 @@ impl Redirect {
     /// # Errors
     /// [`Error::Map`].
     pub fn profiles(&self, most: usize) -> Result<Vec<Known>, Error> {
-        observe::list(self.shared.get(map::PROFILES), self.epoch, most)
+        match self.shared.tail_call_maps.get() {
+            Some(maps) => observe::list(&maps.profiles, self.epoch, most),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Until when (CLOCK_MONOTONIC) flows that must be observed are forwarded, because this host
@@ -582,7 +579,7 @@ impl Redirect {
         {
             ingress.settle(&self.program);
         }
-        self.observer = Some(Observer::load(&shared.settings, &shared.maps)?);
+        self.observer = Some(Observer::load(&shared.settings, &self.maps())?);
         if self.observes {
             self.observe()?;
         }
@@ -637,6 +634,12 @@ impl Redirect {
         self.packet_path_unpinned.take()
     }
 
+    /// All maps that other programs may share.
+    fn maps(&self) -> Vec<Arc<Map>> {
+        let deferred = self.deferred.iter().flat_map(|deferred| &deferred.maps);
+        self.shared.maps.iter().chain(deferred).cloned().collect()
+    }
+
     /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
     /// the flows of such a rule are forwarded, so a failure is reported and nothing else fails. The
     /// next rules try again.
@@ -651,11 +654,11 @@ impl Redirect {
         if !self.wants_packet_path || self.deferred.is_none() {
             return Ok(());
         }
+        let (settings, maps) = (&self.shared.settings, self.maps());
         let packet_path = match &mut self.packet_path {
             Some(packet_path) => packet_path,
             empty @ None => {
-                let (settings, maps) = (&self.shared.settings, &self.shared.maps);
-                let (loaded, unpinned) = PacketPath::load(settings, maps)?;
+                let (loaded, unpinned) = PacketPath::load(settings, &maps)?;
                 self.packet_path_unpinned = unpinned;
                 let entries = loaded.flows_max().ok();
                 self.foreign_flow_table =
@@ -686,11 +689,11 @@ impl Redirect {
         let Some(pins) = packet_path.pins() else {
             return Ok(());
         };
+        let (settings, maps) = (&self.shared.settings, self.maps());
         let bypass = match &mut self.bypass {
             Some(bypass) => bypass,
             empty @ None => {
-                let (settings, maps) = (&self.shared.settings, &self.shared.maps);
-                let (loaded, pairs) = Bypass::load(settings, maps, packet_path)?;
+                let (loaded, pairs) = Bypass::load(settings, &maps, packet_path)?;
                 self.shared.pairs.get_or_init(|| pairs);
                 empty.insert(loaded)
             }
@@ -822,12 +825,10 @@ impl Redirect {
     }
 }
 
-/// The map of the redirect programs with the name of this object's map.
+/// The one of these maps with the name of this object's map.
 pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Option<Arc<Map>> {
     let name = object.maps[number].name;
-    let mut own = redirect::OBJECT.maps.iter();
-    let at = own.position(|map| map.name == name)?;
-    Some(Arc::clone(&maps[at]))
+    maps.iter().find(|map| map.name() == name).cloned()
 }
 
 fn rule_key(generation: u8, prefix: Prefix) -> Vec<u8> {

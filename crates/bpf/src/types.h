@@ -415,7 +415,7 @@ _Static_assert(sizeof(struct event) == 256 - 8, "a slot of the ring");
 /* The programs that `redirect` calls to continue with a packet. */
 enum step {
 	TAIL_OPEN_FLOW,      /* a SYN */
-	TAIL_CHECK_COOKIE,   /* an ACK without a socket */
+	TAIL_CHECK_COOKIE,   /* a segment without a socket */
 	TAIL_HOLD_SYN_ACK,   /* a SYN-ACK for one of our sockets */
 	TAIL_REDIRECT_ICMP_ERROR,    /* an ICMP error */
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */

@@ -76,17 +76,9 @@ pub struct WorkerHandle {
     pub(crate) pairs: Arc<OnceLock<Pairs>>,
     /// Half-open entries of the budget, and of its reserve.
     pub(crate) half_open_flows: [Arc<Map>; 2],
-    pub(crate) profiles: Arc<Map>,
     pub(crate) blocked: Arc<Map>,
-    pub(crate) multipath: Multipath,
-}
-
-/// The maps of Multipath TCP.
-#[derive(Debug)]
-pub(crate) struct Multipath {
-    pub(crate) listeners: Arc<Map>,
-    pub(crate) tokens: Arc<Map>,
-    pub(crate) foreign_tokens: Arc<Map>,
+    /// Where workers listen for Multipath TCP.
+    pub(crate) multipath_listeners: Arc<Map>,
 }
 
 impl WorkerHandle {
@@ -190,7 +182,8 @@ impl WorkerMaps {
 
     fn read_profile(&self, key: &types::profile_key) -> Option<types::profile> {
         let mut raw = [0; size_of::<types::profile>()];
-        let found = self.maps.profiles.look_up(bytes(key), &mut raw);
+        let profiles = &self.maps.tail_call_maps.get()?.profiles;
+        let found = profiles.look_up(bytes(key), &mut raw);
         layout::whole(&raw).filter(|_| matches!(found, Ok(true)))
     }
 }
@@ -276,11 +269,13 @@ impl Intercept for WorkerMaps {
         Ok(syn_option::leave(syn_options, socket, option)?)
     }
 
-    fn validate_prefix(&mut self, flow: &Flow) {
+    fn validate_prefix(&mut self, flow: &Flow, near: bool) {
         if let Some(tail_call_maps) = self.maps.tail_call_maps.get() {
             let prefix = layout::client_prefix(flow.client().ip());
             // A full LRU map evicts an entry.
-            let _ = tail_call_maps.validated_prefixes.update(&prefix, &[1]);
+            let _ = tail_call_maps
+                .validated_prefixes
+                .update(&prefix, &[near.into()]);
         }
     }
 
@@ -315,11 +310,14 @@ impl Intercept for WorkerMaps {
 
     fn record_no_answer(&mut self, flow: &Flow) {
         let key = profile_key(flow);
+        let Some(tail_call_maps) = self.maps.tail_call_maps.get() else {
+            return;
+        };
         if let Some(mut value) = self.read_profile(&key) {
             value.state = Trust::Doubted as u8;
             value.until_ns = nanoseconds(monotonic() + RECORD_NO_ANSWER);
             // A concurrent writer of the entry has newer information.
-            let _ = self.maps.profiles.update(bytes(&key), bytes(&value));
+            let _ = tail_call_maps.profiles.update(bytes(&key), bytes(&value));
         }
     }
 
@@ -389,13 +387,14 @@ impl Intercept for WorkerMaps {
             pad: 0,
         };
         let key = (2 * u32::from(self.maps.worker) + u32::from(ipv6)).to_ne_bytes();
-        Ok(self.maps.multipath.listeners.update(&key, bytes(&value))?)
+        Ok(self.maps.multipath_listeners.update(&key, bytes(&value))?)
     }
 
     fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()> {
-        let (tokens, key) = (&self.maps.multipath.tokens, token.to_be_bytes());
+        let tail_call_maps = self.maps.tail_call_maps.get().ok_or(Error::Unsettled)?;
+        let (tokens, key) = (&tail_call_maps.tokens, token.to_be_bytes());
         // Only a token that is not there is an error.
-        let _ = self.maps.multipath.foreign_tokens.delete(&key);
+        let _ = tail_call_maps.foreign_tokens.delete(&key);
         let Some(server) = server else {
             return Ok(tokens.delete(&key)?);
         };
@@ -410,14 +409,16 @@ impl Intercept for WorkerMaps {
     fn has_token(&mut self, token: u32) -> bool {
         let mut value = [0; size_of::<types::multipath_token>()];
         let key = token.to_be_bytes();
-        let found = self.maps.multipath.tokens.look_up(&key, &mut value);
-        matches!(found, Ok(true))
+        let tail_call_maps = self.maps.tail_call_maps.get();
+        tail_call_maps.is_some_and(|maps| matches!(maps.tokens.look_up(&key, &mut value), Ok(true)))
     }
 
     fn forward_joins(&mut self, token: u32) {
-        let (map, key) = (&self.maps.multipath.foreign_tokens, token.to_be_bytes());
-        // A full LRU map evicts an entry.
-        let _ = map.update(&key, &1_u32.to_ne_bytes());
+        if let Some(tail_call_maps) = self.maps.tail_call_maps.get() {
+            let (map, key) = (&tail_call_maps.foreign_tokens, token.to_be_bytes());
+            // A full LRU map evicts an entry.
+            let _ = map.update(&key, &1_u32.to_ne_bytes());
+        }
     }
 
     fn forget(&mut self, closed: &[Closed]) {

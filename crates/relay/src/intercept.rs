@@ -226,8 +226,9 @@ pub trait Intercept {
     fn syn_option(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Remembers that a client from this prefix completed a handshake.
-    fn validate_prefix(&mut self, _flow: &Flow) {}
+    /// Remembers that a client from this prefix completed a handshake, and whether its clients are
+    /// near: then early mode gains nothing, and their flows open late.
+    fn validate_prefix(&mut self, _flow: &Flow, _near: bool) {}
     /// Sets the initial window of connections with this peer address from now on; `None` restores
     /// the default.
     fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}

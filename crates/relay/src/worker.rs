@@ -25,6 +25,7 @@ mod pace;
 mod pending_request;
 mod places;
 mod preface;
+mod prefixes;
 mod relaying;
 mod replay;
 mod reroute;
@@ -77,6 +78,7 @@ use multipath::Multipath;
 use pace::Paces;
 use pending_request::PendingRequest;
 use places::Places;
+use prefixes::Prefixes;
 use replay::Held;
 use rules::Rules;
 use socket_io::Buffers;
@@ -140,8 +142,8 @@ pub(crate) struct Worker<I> {
     opening: HashMap<Flow, u64>,
     /// Half-open upstream connections by client prefix.
     half_open: HashMap<[u8; 8], u32>,
-    /// Client prefixes already reported as validated.
-    known: HashSet<[u8; 8]>,
+    /// Client prefixes that were reported as validated.
+    prefixes: Prefixes,
     /// Flows begun at accept whose SYN event is missing. An event in the ring waits behind one that
     /// another CPU is still writing, so it may arrive later.
     missing_syn_event: HashSet<Flow>,
@@ -314,7 +316,7 @@ impl<I: Intercept> Worker<I> {
             entries: Slab::new(),
             opening: HashMap::new(),
             half_open: HashMap::new(),
-            known: HashSet::new(),
+            prefixes: Prefixes::default(),
             missing_syn_event: HashSet::new(),
             pending_requests: Slab::new(),
             places: Places::default(),

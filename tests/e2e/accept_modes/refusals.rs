@@ -225,6 +225,28 @@ fn refused_early_becomes_strict() {
     assert_eq!(counter(&node, "half_open"), 0);
 }
 
+/// Flows of a client that has shown to be near open late. A destination that fails them is suspected
+/// all the same.
+// promise: A6
+#[test]
+fn refused_near_becomes_strict() {
+    let network = line();
+    let node = start(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
+    for family in Family::ALL {
+        let listener = listen(network.server(), 81);
+        let late = counter(&node, "late");
+        // One in 64 stays early, to measure the client again, and a busy machine may delay one.
+        until("flows that open late", || {
+            Pair::open(&network, family, &listener).check();
+            counter(&node, "late") >= late + 8
+        });
+        let to = SocketAddr::new(network.server_address(family), 82);
+        expect_accepted_and_reset(dial(network.client(), to));
+        let refused = errno(&dial(network.client(), to));
+        assert_eq!(refused, Some(libc::ECONNREFUSED), "{family}");
+    }
+}
+
 // promise: A6
 #[test]
 fn answering_destination_early_again() {

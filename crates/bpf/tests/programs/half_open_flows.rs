@@ -198,7 +198,7 @@ fn reserve_for_validated_clients() {
         on_host_with(TIGHT, |host| {
             fill(host, Family::V4);
             let known = flow(known.parse().unwrap(), server(Family::V4));
-            host.worker_maps.validate_prefix(&known);
+            host.worker_maps.validate_prefix(&known, false);
             assert_eq!(host.receive(&syn_from(client.parse().unwrap())), Redirected);
             let events = host.events();
             assert_eq!(events.len(), usize::from(served), "{case}");
@@ -214,7 +214,7 @@ fn the_reserve_ends_too() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);
         host.worker_maps
-            .validate_prefix(&flow(client(Family::V4), server(Family::V4)));
+            .validate_prefix(&flow(client(Family::V4), server(Family::V4)), false);
         host.receive(&syn_from(client_at(Family::V4, 3)));
         let kept = host.event();
         assert_eq!(
@@ -240,7 +240,7 @@ fn reserved_flow_repeats() {
         strict(host);
         fill(host, Family::V6);
         host.worker_maps
-            .validate_prefix(&flow(client(Family::V6), server(Family::V6)));
+            .validate_prefix(&flow(client(Family::V6), server(Family::V6)), false);
         assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
         let half_open = half_open(&host.event());
         assert_eq!(host.receive(&syn(Family::V6).frame()), Swallowed);
@@ -250,6 +250,41 @@ fn reserved_flow_repeats() {
     });
 }
 
+/// Sends SYNs of one client from 200 ports, and returns how many of the flows open early.
+fn open_early(host: &mut Host<'_>, family: Family) -> usize {
+    let opened = (1..=200).map(|port| {
+        assert_eq!(host.receive(&syn_from(client_at(family, port))), Redirected);
+        let events = host.events();
+        for event in &events {
+            let flow = event.flow;
+            host.worker_maps.release_half_open(&flow, event.half_open);
+        }
+        events.len()
+    });
+    opened.sum()
+}
+
+// promise: A1
+#[test]
+fn near_clients_open_late() {
+    for family in Family::ALL {
+        on_host(|host| {
+            let known = flow(client(family), server(family));
+            assert_eq!(open_early(host, family), 200);
+            host.worker_maps.validate_prefix(&known, true);
+            // One in 64 by chance.
+            let sample = open_early(host, family);
+            assert!(sample < 50, "{sample}");
+            host.worker_maps.validate_prefix(&known, false);
+            assert_eq!(open_early(host, family), 200);
+            host.worker_maps.validate_prefix(&known, true);
+            strict(host);
+            assert_eq!(host.receive(&syn(family).frame()), Swallowed);
+            assert_eq!(host.events().len(), 1, "strict mode waits for the server");
+        });
+    }
+}
+
 /// Else the half-open entry in the reserve would hold the server's SYN-ACK endlessly: the worker has
 /// only the new one.
 #[test]
@@ -257,7 +292,7 @@ fn new_attempt_leaves_reserve() {
     on_host_with(TIGHT, |host| {
         fill(host, Family::V4);
         host.worker_maps
-            .validate_prefix(&flow(client(Family::V4), server(Family::V4)));
+            .validate_prefix(&flow(client(Family::V4), server(Family::V4)), false);
         host.receive(&syn(Family::V4).frame());
         assert!(host.event().half_open.kept);
         let first = flow(client_at(Family::V4, 1), server(Family::V4));

@@ -112,6 +112,12 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
     Some((round, info.tcpi_snd_cwnd))
 }
 
+/// The lowest round-trip time of a connection, if measured.
+pub(crate) fn min_rtt(socket: &impl AsFd) -> Option<Duration> {
+    let least = raw_tcp_info(socket).ok()?.tcpi_min_rtt;
+    (![0, u32::MAX].contains(&least)).then(|| Duration::from_micros(least.into()))
+}
+
 /// The figures that are reported when a relay ends.
 pub(crate) fn leg(socket: &impl AsFd) -> io::Result<Leg> {
     let info = raw_tcp_info(socket)?;

@@ -18,15 +18,13 @@ use crate::sys;
 use super::entry::{DeferredOptions, Entry, Pending, State, Timers};
 use super::listeners::Purpose;
 use super::opening::OPEN;
+use super::prefixes::FAST;
 use super::rules::LocalRule;
 use super::{ACCEPTS_MAX, Worker};
 
 /// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
 /// is always among them.
 const EVENTS_MAX: usize = 1024;
-
-/// Bound on the remembered prefixes; the set is cleared when it is full.
-const KNOWN_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
     /// Takes the events of the redirection.
@@ -313,10 +311,29 @@ impl<I: Intercept> Worker<I> {
             let _ = sys::apply_at_birth(&socket, &entry.rule.rule.downstream);
             entry.deferred[Side::Downstream] = DeferredOptions::ALL;
         }
-        entry.timers.accept = entry.age(now).into();
+        let age = entry.age(now);
+        entry.timers.accept = age.into();
+        // The worker may have been busy for part of a longer time. The kernel has the time without
+        // that, which takes a system call.
+        let fast = if age < FAST {
+            Some(true)
+        } else {
+            let is_due = self.prefixes.is_due(client_prefix(&flow));
+            is_due.then(|| sys::min_rtt(&socket).is_some_and(|time| time < FAST))
+        };
         entry.sockets[Side::Downstream] = Some(socket);
         self.on_validation(key);
+        if let Some(fast) = fast {
+            self.note_handshake(&flow, fast);
+        }
         Some(key)
+    }
+
+    /// The handshake of a flow that opened at its SYN was fast or not.
+    fn note_handshake(&mut self, flow: &Flow, fast: bool) {
+        if let Some(is_near) = self.prefixes.note(client_prefix(flow), fast) {
+            self.intercept.validate_prefix(flow, is_near);
+        }
     }
 
     /// The client has completed its handshake.
@@ -335,12 +352,9 @@ impl<I: Intercept> Worker<I> {
 
     /// A client of this flow's prefix has completed a handshake: reports the prefix as validated.
     pub(super) fn remember(&mut self, flow: &Flow) {
-        if self.known.len() == KNOWN_MAX {
-            self.known.clear();
-        }
         // Only the first time: the report is a system call.
-        if self.known.insert(client_prefix(flow)) {
-            self.intercept.validate_prefix(flow);
+        if self.prefixes.add(client_prefix(flow)) {
+            self.intercept.validate_prefix(flow, false);
         }
     }
 

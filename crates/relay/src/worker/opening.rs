@@ -9,6 +9,7 @@ use posthaste_wire::header::LoopGuard;
 use posthaste_wire::hop::{Icmp, VALIDATED};
 use posthaste_wire::proxy_v2;
 
+use crate::accept_mode::AcceptMode;
 use crate::chain::NextHop;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept};
@@ -323,8 +324,11 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let flow = entry.flow;
+        // A flow of an early rule may have opened late, and then no SYN-ACK could be held either.
+        let yields = entry.accept.becomes_strict()
+            || entry.accept == AcceptMode::LATE && entry.rule.rule.accept.becomes_strict();
         // A failure of this host shows nothing about the server.
-        if entry.accept.becomes_strict() && blame == Blame::Them {
+        if yields && blame == Blame::Them {
             let period = self.rules.policy.strict_after_failure;
             self.intercept.record_failure(&flow, period);
         }
