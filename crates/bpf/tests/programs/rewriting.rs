@@ -3,7 +3,7 @@
 //! reference: frames into both cables of the host, frames out of them.
 //!
 //! `POSTHASTE_SEED` sets the first seed, `POSTHASTE_SCHEDULES` how many destinations there are. Each
-//! has a few connections, of which the first teaches the node.
+//! has a few connections, and the node learns from the first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -47,7 +47,7 @@ const END: Duration = Duration::from_millis(2);
 const ASIDE_US: [u64; 6] = [25_000, 27_500, 30_000, 32_500, 35_000, 37_500];
 
 /// How long nodes may take to learn what a server grants; two transfers should do.
-const TAUGHT: Duration = Duration::from_secs(30);
+const OBSERVED: Duration = Duration::from_secs(30);
 
 /// The congestion control of client, server and nodes.
 const CONGESTION: &str = "cubic";
@@ -267,21 +267,21 @@ impl Line<'_> {
             let first = self.fetch(Case { subject, bytes });
             first.with_context(|| format!("first transfer, {}", way.name()))?;
             if way.carriage == Carriage::Packet {
-                self.teach(Case { subject, bytes })?;
+                self.observe(Case { subject, bytes })?;
             }
         }
         Ok(())
     }
 
     /// Repeats a transfer until all nodes have learned from one what the server grants.
-    fn teach(&self, case: Case) -> Result<()> {
+    fn observe(&self, case: Case) -> Result<()> {
         let testbed = &self.testbeds[&self.ways[case.subject].layout()];
         let before = testbed.translated()?;
-        let is_taught = || {
+        let is_observed = || {
             let more = self.fetch(case).and_then(|_| testbed.translated());
             more.is_ok_and(|now| now > before)
         };
-        wait_until("flows on the packet path", TAUGHT, is_taught)
+        wait_until("flows on the packet path", OBSERVED, is_observed)
     }
 
     /// The exactness of the emulation, and nodes that relayed fewer connections than expected, or
