@@ -42,9 +42,9 @@ impl PathLimit {
         let mut value = None;
         netlink.query(family.message(GET_LIMITS), |_, body| {
             let found = attribute(attributes_of(body), self as u16);
-            value = value.or(found.and_then(|bytes| u32_at(bytes, 0)));
+            value = found.and_then(|bytes| u32_at(bytes, 0)).or(value);
         })?;
-        value.ok_or(io::ErrorKind::InvalidData.into())
+        Ok(value.ok_or(io::ErrorKind::InvalidData)?)
     }
 
     /// Changes it for new connections, and leaves the other.

@@ -569,7 +569,7 @@ int join_connection(struct __sk_buff *skb)
 		worker = token->worker;
 	if (ours && injected)
 		return give_join(skb, &pkt, worker);
-	/* Whoever has a connection has its token, too, and may flood. Others send the SYN again. */
+	/* A client has the tokens of its connections, and may flood. Others send the SYN again. */
 	if (ours && !is_idle(worker)) {
 		count(STAT_EVENTS_LOST);
 		return TC_ACT_SHOT;

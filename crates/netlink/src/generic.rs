@@ -36,7 +36,8 @@ impl GenericFamily {
         let message = control.message(GET_FAMILY).attribute(FAMILY_NAME, &name);
         let mut kind = None;
         netlink.query(message, |_, body| {
-            kind = kind.or(attribute(attributes_of(body), FAMILY_ID).and_then(|id| u16_at(id, 0)));
+            let found = attribute(attributes_of(body), FAMILY_ID);
+            kind = found.and_then(|id| u16_at(id, 0)).or(kind);
         })?;
         let kind = kind.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { kind, version })

@@ -31,13 +31,13 @@ impl Arrivals {
     }
 
     /// The time from a moment to the first second with this many bytes. `None` if there is none.
-    pub(super) fn until_rate(&self, from: Instant, bytes: u64) -> Option<Duration> {
+    pub(super) fn until_rate(&self, from: Instant, bytes: f64) -> Option<Duration> {
         let (last, _) = self.0.last()?;
         let starts = (0..).map(|step| STEP * step);
         let mut starts = starts.take_while(|&after| from + after + WINDOW <= *last);
         starts.find(|&after| {
             let start = from + after;
-            self.bytes_by(start + WINDOW) - self.bytes_by(start) >= bytes
+            (self.bytes_by(start + WINDOW) - self.bytes_by(start)) as f64 >= bytes
         })
     }
 
@@ -79,11 +79,11 @@ mod tests {
         let slow = (1..=10).map(|second| (second * 100, second));
         let fast = (1..=20).map(|second| (1000 + second * 100, 10 + second * 10));
         let all = arrivals(start, &slow.chain(fast).collect::<Vec<_>>());
-        assert_eq!(all.until_rate(start, 10), Some(Duration::ZERO));
+        assert_eq!(all.until_rate(start, 10.0), Some(Duration::ZERO));
         assert_eq!(
-            all.until_rate(start, 100),
+            all.until_rate(start, 100.0),
             Some(Duration::from_millis(1000))
         );
-        assert_eq!(all.until_rate(start, 101), None);
+        assert_eq!(all.until_rate(start, 101.0), None);
     }
 }

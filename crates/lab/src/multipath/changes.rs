@@ -32,7 +32,7 @@ const OVERLAP: Duration = Duration::from_millis(600);
 const GAP_GOAL: f64 = 1.0;
 const RETURN_GOAL: f64 = 5.0;
 /// That rate, as bytes in a second: nine tenths of the limit.
-const FULL_RATE: u64 = (LIMIT * 0.9 * 1e6 / 8.0) as u64;
+const FULL_RATE: f64 = LIMIT * 0.9 * 1e6 / 8.0;
 
 /// A way to fail, and to work again.
 struct Failure {
@@ -172,7 +172,7 @@ fn download_while<T>(site: &Site, change: impl FnOnce() -> Result<T>) -> Result<
     let is_over = AtomicBool::new(false);
     let over = || is_over.load(Ordering::Relaxed);
     thread::scope(|scope| {
-        let download = scope.spawn(|| site.download(Protocol::MPTCP, ENDLESS, &over));
+        let download = scope.spawn(|| site.download(Protocol::MPTCP, ENDLESS, over));
         let changed = change();
         is_over.store(true, Ordering::Relaxed);
         let arrivals = threads::join(download)?.arrivals;
