@@ -4,6 +4,7 @@
 //!
 //! `POSTHASTE_SEED` sets the first seed, `POSTHASTE_SCHEDULES` how many schedules run.
 
+mod forger;
 mod link;
 mod oracle;
 mod world;

@@ -223,6 +223,11 @@ impl Tcp {
         if h.rst {
             return self.take_reset(now, packet);
         }
+        // RFC 5961, section 5.
+        let oldest = self.una.wrapping_sub(0xffff << self.peer_shift);
+        if before(self.nxt, h.ack) || before(h.ack, oldest) {
+            return self.emit(now, self.nxt, 0, false, false);
+        }
         if !before(self.rnxt, h.seq) {
             self.recent = h.ts_val;
         }
@@ -252,9 +257,6 @@ impl Tcp {
     }
 
     fn take_ack(&mut self, now: u64, h: &Header) {
-        if before(self.nxt, h.ack) {
-            return self.emit(now, self.nxt, 0, false, false);
-        }
         let is_new = before(self.una, h.ack);
         let edge = h.ack.wrapping_add(u32::from(h.window) << self.peer_shift);
         if !before(h.ack, self.una) && (is_new || !before(h.seq, self.wl1)) {
@@ -419,4 +421,30 @@ fn insert(blocks: &mut Vec<Block>, mut block: Block) {
         .take_while(|old| before(old.0, block.0))
         .count();
     blocks.insert(at, block);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_counts_with_a_valid_ack_only() {
+        let mut tcp = Tcp::new(1000, 5000, 6400, 0, (0, 0));
+        let packet = |ack| Packet {
+            header: Header {
+                seq: 5000,
+                len: MSS,
+                ack,
+                ..Header::default()
+            },
+            offset: 0,
+            is_forged: false,
+        };
+        for ack in [1001, 1000_u32.wrapping_sub(0x10000)] {
+            tcp.receive(0, &packet(ack));
+            assert_eq!(tcp.received(), 0, "{ack}");
+        }
+        tcp.receive(0, &packet(1000));
+        assert_eq!(tcp.received(), MSS);
+    }
 }

@@ -3,9 +3,10 @@
 
 use posthaste_testkit::{Rng, Timeline};
 
+use super::forger::Forger;
 use super::link::Link;
 use super::oracle::Oracle;
-use crate::header::{Block, Header, earlier, later};
+use crate::header::{Block, Header, later};
 use crate::machine::{Direction, Pair, Phase, Step, TS_SLACK};
 use crate::tcp::{MSS, Packet, Tcp};
 
@@ -70,10 +71,7 @@ pub(super) struct World {
     /// A packet and where it arrives; nothing for a timer.
     queue: Timeline<u64, Option<(Place, Packet)>>,
     start_at: u64,
-    /// When the next forged segment arrives.
-    forge_at: u64,
-    /// Its numbers.
-    forger: Rng,
+    forger: Forger,
     die_at: u64,
     alive: bool,
     pub(super) cut_at: Option<u64>,
@@ -146,12 +144,6 @@ impl World {
         } else {
             u64::MAX
         };
-        let mut forger = Rng::new(seed);
-        let forge_at = if forger.once_in(4) {
-            start_at
-        } else {
-            u64::MAX
-        };
         let mut link = || Link::new(&mut rng);
         Self {
             up: [link(), link()],
@@ -166,8 +158,7 @@ impl World {
             applications,
             queue: Timeline::default(),
             start_at,
-            forge_at,
-            forger,
+            forger: Forger::new(seed, start_at),
             die_at,
             alive: true,
             cut_at: None,
@@ -228,7 +219,7 @@ impl World {
         let aborts = self.applications.iter().map(|a| a.abort_at);
         let rest = [
             self.start_at,
-            self.forge_at,
+            self.forger.at(),
             self.drain_limit(),
             self.die_at,
             self.sweep_at,
@@ -320,37 +311,6 @@ impl World {
             directions[1 - e].end_ack = later(directions[1 - e].end_ack, ack);
         }
         self.pair.reset |= self.defect == Some(Defect::GuessedReset) && header.rst;
-    }
-
-    /// A segment of one who sees none of the flow: any numbers, or a RST within the window.
-    fn forge(&mut self) {
-        let rng = &mut self.forger;
-        let e = rng.below(2_usize);
-        let data = &self.pair.directions[e];
-        let lowest = earlier(data.relay_ack, data.end_ack);
-        let window = data.promised.wrapping_sub(lowest).max(1);
-        let is_guess = rng.once_in(2);
-        let seq = if is_guess {
-            lowest.wrapping_add(rng.below(window))
-        } else {
-            rng.below(u32::MAX)
-        };
-        if [data.seen, data.relay_ack, data.end_ack].contains(&seq) {
-            return;
-        }
-        let rst = is_guess || rng.once_in(4);
-        let header = Header {
-            seq,
-            len: if rst { 0 } else { rng.below(2_u32) * MSS },
-            fin: !rst && rng.once_in(3),
-            rst,
-            ack: rng.below(u32::MAX),
-            window: u16::MAX,
-            ts_val: rng.below(u32::MAX),
-            ts_ecr: rng.below(u32::MAX),
-            ..Header::default()
-        };
-        self.redirect(e, &made(header, true));
     }
 
     /// The blocks above the cut, as end `1 - e` numbers them, including one that begins there.
@@ -460,14 +420,8 @@ impl World {
         if self.now >= self.sweep_at {
             self.sweep();
         }
-        if self.now >= self.forge_at {
-            let is_over = self.now > 3000;
-            self.forge_at = if is_over {
-                u64::MAX
-            } else {
-                self.now + 1 + self.forger.below(60)
-            };
-            self.forge();
+        if let Some((e, header)) = self.forger.segment(self.now, &self.pair) {
+            self.redirect(e, &made(header, true));
         }
     }
 
