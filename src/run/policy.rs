@@ -6,8 +6,8 @@ use std::time::Duration;
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::{Chain, Chains, Path, Route};
 use posthaste_relay::policy::{
-    Action, DataPath, HalfOpenLimits, Match, Multipath, Policy, Rule, SideOptions, SourceAddress,
-    Timeouts,
+    Action, Bypass, DataPath, HalfOpenLimits, Match, Multipath, Policy, Rule, SideOptions,
+    SourceAddress, Timeouts,
 };
 
 use posthaste_config::Config;
@@ -31,7 +31,7 @@ pub(super) fn toward(via: &Via) -> Policy {
         observe: false,
         source_address: SourceAddress::Node,
         data_path: DataPath::Socket,
-        bypass: false,
+        bypass: Bypass::Off,
         multipath: Multipath::Pass,
         upstream_multipath: false,
         proxy_protocol: false,

@@ -23,7 +23,7 @@ use crate::support::{
 use crate::syn_options::raw::send_segment;
 use crate::watch::sockets;
 
-const CONFIG: &str = "[defaults]\nbypass = true\n";
+const CONFIG: &str = "[defaults]\nbypass = \"always\"\n";
 const CHUNK: usize = 1 << 16;
 /// How long a relay may take until it leaves: on a busy machine links lose segments, and then it stays.
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, DataPath, Match, Multipath, Prefix, Rule, SideOptions};
+use posthaste_relay::policy::{
+    Action, Bypass, DataPath, Match, Multipath, Prefix, Rule, SideOptions,
+};
 
 use crate::error::Error;
 use crate::layout::address;
@@ -77,7 +79,7 @@ pub(crate) fn wants_packet_path(rule: &Rule) -> bool {
 
 /// Whether relays under a rule may leave their flows.
 pub(crate) fn wants_bypass(rule: &Rule) -> bool {
-    rule.action == Action::Relay && rule.uses_sockets() && rule.bypass
+    rule.action == Action::Relay && rule.uses_sockets() && rule.bypass != Bypass::Off
 }
 
 /// Whether a rule sets initial congestion windows.
@@ -295,7 +297,7 @@ mod tests {
             upstream: SideOptions::default(),
             timeouts: Timeouts::default(),
             data_path: DataPath::Socket,
-            bypass: false,
+            bypass: Bypass::Off,
             multipath: Multipath::Pass,
             upstream_multipath: false,
             transfer_bytes: None,

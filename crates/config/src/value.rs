@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use posthaste_relay::accept_mode::AcceptMode;
-use posthaste_relay::policy::{Action, DataPath, Multipath, Prefix, SourceAddress};
+use posthaste_relay::policy::{Action, Bypass, DataPath, Multipath, Prefix, SourceAddress};
 use toml::Value;
 
 use super::keys::Key;
@@ -93,6 +93,7 @@ macro_rules! words {
 }
 
 words!(Action: "relay" = Relay, "forward" = Forward, "reject" = Reject);
+words!(Bypass: "off" = Off, "auto" = Auto, "always" = Always);
 words!(DataPath: "socket" = Socket, "packet" = Packet, "auto" = Auto);
 words!(Multipath: "off" = Off, "convert" = Convert, "pass" = Pass);
 words!(SourceAddress: "auto" = Auto, "client" = Client, "node" = Node);

@@ -30,7 +30,7 @@ mod ends;
 
 use ends::{Job, Servers, Trace};
 
-const CONFIG: &str = "[defaults]\nbypass = true\n";
+const CONFIG: &str = "[defaults]\nbypass = \"always\"\n";
 /// Losses of each link and way, and the largest transfer of each in megabytes: with losses one
 /// connection over the whole path is slow.
 const LOSSES: [(f64, &str, u64); 3] = [(0.0, "0 %", 100), (0.001, "0.1 %", 30), (0.01, "1 %", 10)];

@@ -36,6 +36,17 @@ pub enum DataPath {
     Auto,
 }
 
+/// Which open relays leave their flows to the packet path (docs/design/0023).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bypass {
+    /// None.
+    Off,
+    /// Those that no longer make their flow faster.
+    Auto,
+    /// Also those that repair losses, which their ends then repair over both connections.
+    Always,
+}
+
 /// What happens to SYNs that request Multipath TCP (RFC 8684).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Multipath {
@@ -224,8 +235,8 @@ pub struct Rule {
     pub observe: bool,
     /// How segments reach the server.
     pub data_path: DataPath,
-    /// Whether relays leave their flows to the packet path once they no longer help.
-    pub bypass: bool,
+    /// Which relays leave their flows to the packet path.
+    pub bypass: Bypass,
     /// What happens to SYNs that request Multipath TCP.
     pub multipath: Multipath,
     /// Whether the node requests Multipath TCP from servers.

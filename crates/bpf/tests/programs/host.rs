@@ -18,7 +18,7 @@ use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::{Closed, Event, HalfOpen, Intercept};
 use posthaste_relay::policy::{
-    Action, DataPath, Match, Multipath, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, Bypass, DataPath, Match, Multipath, Rule, SideOptions, SourceAddress, Timeouts,
 };
 use posthaste_relay::sys::{SocketSettings, transparent_listener};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -264,7 +264,7 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
         upstream: SideOptions::default(),
         timeouts: Timeouts::default(),
         data_path: DataPath::Socket,
-        bypass: false,
+        bypass: Bypass::Off,
         multipath: Multipath::Off,
         upstream_multipath: false,
         transfer_bytes: None,

@@ -11,7 +11,8 @@ use posthaste_relay::access::Access;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::policy::{
-    Action, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress, Timeouts,
+    Action, Bypass, HalfOpenLimits, Match, Policy, Prefix, Rule, SideOptions, SourceAddress,
+    Timeouts,
 };
 use posthaste_testkit::{Rng, simulate};
 
@@ -116,7 +117,7 @@ fn rule(rng: &mut Rng, number: usize) -> Rule {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: posthaste_relay::policy::DataPath::Socket,
-        bypass: false,
+        bypass: Bypass::Off,
         multipath: posthaste_relay::policy::Multipath::Off,
         upstream_multipath: false,
         proxy_protocol: false,

@@ -100,7 +100,7 @@ fn rule(rule: &Rule) -> Option<Shown> {
         ("accept", rule.accept.name().show()),
         ("observe", rule.observe.show()),
         ("data_path", rule.data_path.word().show()),
-        ("bypass", rule.bypass.show()),
+        ("bypass", rule.bypass.word().show()),
         ("multipath", rule.multipath.word().show()),
         ("upstream_multipath", rule.upstream_multipath.show()),
         ("source_address", rule.source_address.word().show()),

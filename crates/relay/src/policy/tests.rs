@@ -40,7 +40,7 @@ fn policy(matches: &[Match]) -> Policy {
         observe: false,
         source_address: SourceAddress::Client,
         data_path: DataPath::Socket,
-        bypass: false,
+        bypass: Bypass::Off,
         multipath: Multipath::Pass,
         upstream_multipath: false,
         proxy_protocol: false,

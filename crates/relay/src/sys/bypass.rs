@@ -17,7 +17,9 @@ const TCPI_OPT_ECN: u8 = 8;
 const TCP_ESTABLISHED: u8 = 1;
 /// `TCP_CA_Open`: nothing is lost or reordered (linux/tcp.h).
 const CA_OPEN: u8 = 0;
-/// Word of `struct tcp_info` with the receive window (Linux 6.2); not in every libc crate.
+/// Words of `struct tcp_info` that are not in every libc crate: segments that arrived out of order,
+/// and the receive window (Linux 6.2).
+const OUT_OF_ORDER: usize = 56;
 const RECEIVE_WINDOW: usize = 58;
 const WORDS: usize = 60;
 /// Bytes of received packets in `SO_MEMINFO` (linux/sock_diag.h).
@@ -54,6 +56,10 @@ pub(crate) struct LegState {
     /// Bytes that the peer has acknowledged. The kernel counts the SYN of a connection that this
     /// host opened.
     pub(crate) acked: u64,
+    /// Segments that this host sent again, and those that arrived behind a missing one.
+    pub(crate) lost: u64,
+    /// Segments with data, in both directions.
+    pub(crate) segments: u64,
     /// Receive window in bytes; 0 before Linux 6.2.
     pub(crate) window: u32,
 }
@@ -79,6 +85,8 @@ pub(crate) fn leg_state(socket: &impl AsFd) -> io::Result<LegState> {
         peer_window: info.tcpi_snd_wnd,
         received: info.tcpi_bytes_received,
         acked: info.tcpi_bytes_acked,
+        lost: u64::from(info.tcpi_total_retrans) + u64::from(words[OUT_OF_ORDER]),
+        segments: u64::from(info.tcpi_data_segs_in) + u64::from(info.tcpi_data_segs_out),
         window: words[RECEIVE_WINDOW],
     })
 }

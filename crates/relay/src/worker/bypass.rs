@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::intercept::{BypassEnds, BypassStep, Intercept};
 use crate::outcome::Outcome;
+use crate::policy::Bypass;
 use crate::side::{Side, Sides};
 use crate::sys::{self, LegState};
 
@@ -92,6 +93,20 @@ fn is_eligible(legs: &Sides<LegState>, age: Duration) -> bool {
         && !is_window_limited(up, down)
 }
 
+/// Whether losses bound its rate: without the relay they would do so over both round trips. On
+/// average, losses of a share p leave a sender a window of sqrt(3 / 2p) segments (Mathis et al., The
+/// macroscopic behavior of the TCP congestion avoidance algorithm, 1997).
+fn is_loss_limited(legs: &Sides<LegState>) -> bool {
+    let sum = |figure: fn(&LegState) -> u64| legs.0.iter().map(|leg| u128::from(figure(leg))).sum();
+    let (lost, segments): (u128, u128) = (sum(|leg| leg.lost), sum(|leg| leg.segments));
+    let micros: u128 = legs.0.iter().map(|leg| leg.round.as_micros()).sum();
+    legs.0.iter().any(|leg| {
+        let mss = u128::from(leg.advertised_mss.max(1));
+        let window = u128::from(leg.delivery_rate) * micros / 1_000_000 / mss;
+        2 * window * window * lost > 3 * segments
+    })
+}
+
 /// Whether the window of an end is too small for its rate over both round trips.
 fn is_window_limited(to: &LegState, from: &LegState) -> bool {
     let round = (to.round + from.round).as_micros();
@@ -107,7 +122,7 @@ impl Entry {
         };
         let rule = &self.rule.rule;
         let moved: u64 = Side::BOTH.map(|side| relay.moved_from(side)).iter().sum();
-        rule.bypass
+        rule.bypass != Bypass::Off
             && !rule.proxy_protocol
             && moved >= MOVED_MIN
             && self.is_in_transit()
@@ -198,7 +213,9 @@ impl<I: Intercept> Worker<I> {
             .sum_of(sys::unacked_bytes)
             .and_then(|unacked| Ok(unacked + entry.sum_of(sys::unread_bytes)?));
         let is_long = backlog.is_ok_and(|backlog| moved >= BACKLOG_SHARE * backlog);
-        if !is_long || !is_eligible(&legs, entry.age(self.now)) || !entry.keeps_addresses() {
+        let may_lose = entry.rule.rule.bypass == Bypass::Always || !is_loss_limited(&legs);
+        let is_eligible = is_long && may_lose && is_eligible(&legs, entry.age(self.now));
+        if !is_eligible || !entry.keeps_addresses() {
             return;
         }
         let Some(skew) = entry.skew() else {
@@ -349,6 +366,8 @@ mod tests {
             peer_window: 1 << 20,
             received: 0,
             acked: 0,
+            lost: 0,
+            segments: 25_000,
             window: 65536,
         }
     }
@@ -390,6 +409,25 @@ mod tests {
             assert!(!is_eligible(&Sides([leg(), other]), AGE), "{other:?}");
             assert!(!is_eligible(&Sides([other, leg()]), AGE), "{other:?}");
         }
+    }
+
+    /// 10 MB/s over 40 ms are 273 segments, so one loss in 49,686 bounds the rate.
+    #[test]
+    fn lossy_flows_keep_their_relay() {
+        let lost = |lost, segments| LegState {
+            lost,
+            segments,
+            ..leg()
+        };
+        assert!(!is_loss_limited(&Sides([leg(), leg()])));
+        assert!(!is_loss_limited(&Sides([lost(1, 24_700), leg()])));
+        assert!(is_loss_limited(&Sides([lost(1, 24_600), leg()])));
+        assert!(is_loss_limited(&Sides([leg(), lost(1, 24_600)])));
+        let slow = LegState {
+            delivery_rate: 0,
+            ..lost(250, 25_000)
+        };
+        assert!(!is_loss_limited(&Sides([slow, slow])));
     }
 
     #[test]
