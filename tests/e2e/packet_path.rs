@@ -157,7 +157,7 @@ fn options_are_learned_apart() {
 fn held_data_arrives() {
     let network = network([
         Link::delay(Duration::from_millis(1)),
-        Link::delay(Duration::from_millis(30)),
+        Link::delay(Duration::from_millis(300)),
     ]);
     let (node, listener) = ready(&network);
     for family in Family::ALL {
@@ -181,7 +181,7 @@ fn held_data_arrives() {
 fn held_data_keeps_class_and_label() {
     let network = network([
         Link::delay(Duration::from_millis(1)),
-        Link::delay(Duration::from_millis(30)),
+        Link::delay(Duration::from_millis(300)),
     ]);
     let (node, listener) = ready(&network);
     // The last acknowledgement of an earlier connection may still be on its way.
@@ -214,7 +214,7 @@ fn held_data_keeps_class_and_label() {
 fn early_urgent_data_arrives() {
     let network = network([
         Link::delay(Duration::from_millis(1)),
-        Link::delay(Duration::from_millis(30)),
+        Link::delay(Duration::from_millis(300)),
     ]);
     let (node, listener) = ready(&network);
     for family in Family::ALL {
