@@ -24,6 +24,7 @@ use crate::syn_options::raw::send_segment;
 use crate::watch::sockets;
 
 const CONFIG: &str = "[defaults]\nbypass = \"always\"\n";
+const AUTO: &str = "[defaults]\nbypass = \"auto\"\n";
 const CHUNK: usize = 1 << 16;
 /// How long a relay may take until it leaves: on a busy machine links lose segments, and then it stays.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -230,9 +231,9 @@ fn hand_over(
     panic!("all relays stay");
 }
 
-fn hands_over(network: &Network, families: &[Family], meanwhile: impl Fn()) {
+fn hands_over(network: &Network, config: &str, families: &[Family], meanwhile: impl Fn()) {
     let place = Place::new();
-    let node = place.start_with(network.node(0), CONFIG);
+    let node = place.start_with(network.node(0), config);
     let listener = listen(network.server(), PORT);
     let resets = kernel_counter(network.node(0), "Tcp", "OutRsts");
     for family in families {
@@ -257,23 +258,39 @@ fn path(loss: f64) -> [Link; 2] {
 // promise: T23
 #[test]
 fn relays_leave_bulk_transfers() {
-    hands_over(&line(), &Family::ALL.repeat(2), || ());
+    hands_over(&line(), AUTO, &Family::ALL.repeat(2), || ());
 }
 
 #[test]
 fn relays_leave_over_long_paths() {
-    hands_over(&network(path(0.0)), &Family::ALL, || ());
+    hands_over(&network(path(0.0)), CONFIG, &Family::ALL, || ());
 }
 
 /// Loss begins when a relay has begun to leave: before, it would stay.
 #[test]
 fn relays_leave_over_lossy_paths() {
     let network = network(path(0.0));
-    hands_over(&network, &[Family::V4], || {
+    hands_over(&network, CONFIG, &[Family::V4], || {
         for (index, link) in path(0.01).into_iter().enumerate() {
             network.change(index, link).expect("a link can be changed");
         }
     });
+}
+
+/// The ends would repair the losses over the whole path.
+// promise: T25
+#[test]
+fn relays_of_lossy_paths_stay() {
+    let network = network(path(0.005));
+    let place = Place::new();
+    let node = place.start_with(network.node(0), AUTO);
+    let listener = listen(network.server(), PORT);
+    let pair = Pair::open(&network, Family::V4, &listener);
+    let transfer = Transfer::start(&pair);
+    let moved = || values(&transfer.control.read).iter().min() > Some(&10_000_000);
+    wait_until("bytes both ways", PATIENCE, moved).expect("in time");
+    assert_eq!(counter(&node, "bypasses_begun"), 0);
+    transfer.finish();
 }
 
 /// Without the key no relay leaves.

@@ -96,13 +96,16 @@ fn is_eligible(legs: &Sides<LegState>, age: Duration) -> bool {
 /// Whether losses bound its rate: without the relay they would do so over both round trips. On
 /// average, losses of a share p leave a sender a window of sqrt(3 / 2p) segments (Mathis et al., The
 /// macroscopic behavior of the TCP congestion avoidance algorithm, 1997).
-fn is_loss_limited(legs: &Sides<LegState>) -> bool {
+fn is_loss_limited(legs: &Sides<LegState>, age: Duration) -> bool {
     let sum = |figure: fn(&LegState) -> u64| legs.0.iter().map(|leg| u128::from(figure(leg))).sum();
     let (lost, segments): (u128, u128) = (sum(|leg| leg.lost), sum(|leg| leg.segments));
     let micros: u128 = legs.0.iter().map(|leg| leg.round.as_micros()).sum();
     legs.0.iter().any(|leg| {
         let mss = u128::from(leg.advertised_mss.max(1));
-        let window = u128::from(leg.delivery_rate) * micros / 1_000_000 / mss;
+        // The recent rate is low while a loss is repaired.
+        let average = u128::from(leg.acked) * 1_000_000 / age.as_micros().max(1);
+        let rate = average.max(leg.delivery_rate.into());
+        let window = rate * micros / 1_000_000 / mss;
         2 * window * window * lost > 3 * segments
     })
 }
@@ -213,8 +216,9 @@ impl<I: Intercept> Worker<I> {
             .sum_of(sys::unacked_bytes)
             .and_then(|unacked| Ok(unacked + entry.sum_of(sys::unread_bytes)?));
         let is_long = backlog.is_ok_and(|backlog| moved >= BACKLOG_SHARE * backlog);
-        let may_lose = entry.rule.rule.bypass == Bypass::Always || !is_loss_limited(&legs);
-        let is_eligible = is_long && may_lose && is_eligible(&legs, entry.age(self.now));
+        let age = entry.age(self.now);
+        let may_lose = entry.rule.rule.bypass == Bypass::Always || !is_loss_limited(&legs, age);
+        let is_eligible = is_long && may_lose && is_eligible(&legs, age);
         if !is_eligible || !entry.keeps_addresses() {
             return;
         }
@@ -419,15 +423,18 @@ mod tests {
             segments,
             ..leg()
         };
-        assert!(!is_loss_limited(&Sides([leg(), leg()])));
-        assert!(!is_loss_limited(&Sides([lost(1, 24_700), leg()])));
-        assert!(is_loss_limited(&Sides([lost(1, 24_600), leg()])));
-        assert!(is_loss_limited(&Sides([leg(), lost(1, 24_600)])));
+        let limited = |down, up| is_loss_limited(&Sides([down, up]), AGE);
+        assert!(!limited(leg(), leg()));
+        assert!(!limited(lost(1, 24_700), leg()));
+        assert!(limited(lost(1, 24_600), leg()));
+        assert!(limited(leg(), lost(1, 24_600)));
         let slow = LegState {
             delivery_rate: 0,
             ..lost(250, 25_000)
         };
-        assert!(!is_loss_limited(&Sides([slow, slow])));
+        assert!(!limited(slow, slow));
+        let acked = 10_000_000;
+        assert!(limited(LegState { acked, ..slow }, slow), "until now fast");
     }
 
     #[test]
