@@ -4,6 +4,8 @@
 
 use std::sync::OnceLock;
 
+use anyhow::{Result, ensure};
+
 use crate::rng::scramble;
 
 /// Period of the pattern in bytes: one more than a power of two, so that bytes shifted by a page or
@@ -34,6 +36,33 @@ pub(crate) fn matches(offset: u64, bytes: &[u8]) -> bool {
     now == expected && (later.is_empty() || matches(offset + now.len() as u64, later))
 }
 
+/// The bytes of an object that have been received, each of which is checked.
+#[derive(Debug)]
+pub(crate) struct Received {
+    bytes: u64,
+    expected: u64,
+}
+
+impl Received {
+    /// None yet, of so many.
+    pub(crate) fn of(expected: u64) -> Self {
+        Self { bytes: 0, expected }
+    }
+
+    /// Takes the next part, an empty one at the end of the stream. Returns the bytes so far.
+    pub(crate) fn take(&mut self, part: &[u8]) -> Result<u64> {
+        let (before, expected) = (self.bytes, self.expected);
+        ensure!(matches(before, part), "wrong content behind byte {before}");
+        self.bytes += part.len() as u64;
+        let received = self.bytes;
+        ensure!(
+            received <= expected && (received == expected || !part.is_empty()),
+            "{received} bytes came instead of {expected}"
+        );
+        Ok(received)
+    }
+}
+
 /// Whether received bytes match the pattern, by their first and last few: comparing all would cost
 /// a client more than receiving them.
 pub(crate) fn fits(offset: u64, bytes: &[u8]) -> bool {
@@ -47,6 +76,22 @@ pub(crate) fn fits(offset: u64, bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_are_whole() {
+        let begun = || {
+            let mut received = Received::of(100);
+            assert_eq!(received.take(part(0, 60)).unwrap(), 60);
+            received
+        };
+        let message = |part: &[u8]| begun().take(part).unwrap_err().to_string();
+        assert_eq!(message(part(61, 40)), "wrong content behind byte 60");
+        assert_eq!(message(part(60, 41)), "101 bytes came instead of 100");
+        assert_eq!(message(&[]), "60 bytes came instead of 100");
+        let mut whole = begun();
+        assert_eq!(whole.take(part(60, 40)).unwrap(), 100);
+        assert_eq!(whole.take(&[]).unwrap(), 100);
+    }
 
     #[test]
     fn shifted_or_changed_bytes() {

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
+use crate::content::Received;
 use crate::load::conversation::Conversation;
 use crate::load::server::Background;
 use crate::netns::Namespace;
-use crate::{content, load, socket, threads};
+use crate::{load, socket, threads};
 
 /// Bytes written or read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -124,20 +125,10 @@ pub(crate) fn fetch_paced(request: &Request, pause: impl Fn(u64)) -> Result<Timi
     socket
         .set_tcp_congestion(request.congestion.as_bytes())
         .context("set the congestion control")?;
-    let mut received = 0;
+    let mut received = Received::of(request.bytes);
     let take = |part: &[u8]| {
         // Before the pause: what arrived is checked even if the deadline passes meanwhile.
-        ensure!(
-            content::matches(received, part),
-            "wrong content behind byte {received}"
-        );
-        received += part.len() as u64;
-        pause(received);
-        ensure!(
-            received <= request.bytes && (received == request.bytes || !part.is_empty()),
-            "{received} bytes came instead of {}",
-            request.bytes
-        );
+        pause(received.take(part)?);
         Ok(part.is_empty())
     };
     let object = load::Request::Object(request.bytes).encode();

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::arrivals::Arrivals;
+use crate::content::Received;
 use crate::flood::counts;
+use crate::load;
 use crate::netns::Namespace;
 use crate::transfer::{Server, exchange};
-use crate::{content, load};
 
 const PORT: u16 = 80;
 /// Bound on a download, also on one that ends when its paths have changed often enough.
@@ -178,18 +179,9 @@ impl Site {
         let target = SocketAddr::from(([10, 31, 3, 2], PORT));
         let object = load::Request::Object(bytes).encode();
         let mut arrivals = Arrivals::default();
-        let mut received = 0;
+        let mut received = Received::of(bytes);
         let take = |part: &[u8]| {
-            ensure!(
-                content::matches(received, part),
-                "wrong content behind byte {received}"
-            );
-            received += part.len() as u64;
-            arrivals.push(Instant::now(), received);
-            ensure!(
-                received <= bytes && (received == bytes || !part.is_empty()),
-                "{received} bytes came instead of {bytes}"
-            );
+            arrivals.push(Instant::now(), received.take(part)?);
             Ok(part.is_empty() || is_over())
         };
         let timing = self.client.run_in(|| {
