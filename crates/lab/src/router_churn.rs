@@ -178,6 +178,8 @@ impl Both {
                 args.seconds
             ));
         }
+        let relayed = self.keeper.opened()?;
+        self.keeper.tear_down(self.sites[1].router())?;
         let [direct, node] = [0, 1].map(|index: usize| clients[index].lives());
         let pairs = (0..dialled).zip(direct.into_iter().zip(node));
         let pairs = pairs.map(|(number, (direct, node))| {
@@ -185,7 +187,7 @@ impl Both {
         });
         Ok(Run {
             pairs: pairs.collect(),
-            relayed: self.keeper.opened()?,
+            relayed,
             took: start.elapsed(),
             spans,
             troubles,

@@ -77,6 +77,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        // Else the guards of nodes that were killed look after open flows for two hours.
+        let _ = fs::remove_dir_all(self.root().join("posthaste"));
         let _ = Command::new("umount")
             .arg("--lazy")
             .arg(self.root())

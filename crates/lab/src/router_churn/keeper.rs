@@ -109,6 +109,16 @@ impl Keeper {
         Ok(())
     }
 
+    /// Ends the node, and its flows of the packet path: they would keep its guard for two hours.
+    pub(super) fn tear_down(&mut self, router: &Namespace) -> Result<()> {
+        let pid = self.pid()?;
+        signal(pid, Signal::SIGKILL)?;
+        wait_for_end(pid)?;
+        let mut command = router.command(&self.binary)?;
+        let config = self.node.config_file();
+        run(command.arg("teardown").arg("--config").arg(config)).map(drop)
+    }
+
     fn pid(&self) -> Result<Pid> {
         // After an upgrade another process answers at the same socket.
         let status = self.node.status()?;
