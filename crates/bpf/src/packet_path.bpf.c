@@ -99,7 +99,7 @@ GLOBAL __u64 keyed_hash(const struct flow *flow, __u32 isn, __u64 now)
 /* Overwrites an option of the header with padding. */
 static __always_inline void pad_option(struct tcp_header *header, __u32 at, __u32 bytes)
 {
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	for (__u32 i = 0; i < bytes; i++)
 		header->after[at + i] = TCP_OPTION_NOP;
@@ -163,19 +163,19 @@ static __always_inline void write_syn_ack(struct packet_scratch *scratch,
 	header->after[14] = entry->node_window >> 8;
 	header->after[15] = entry->node_window;
 	at = found->mss_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at) {
 		header->after[at + 2] = entry->mss >> 8;
 		header->after[at + 3] = entry->mss;
 	}
 	at = found->shift_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at && entry->promised & OFFERS_WINDOW_SCALE)
 		header->after[at + 2] = entry->promised_shift;
 	at = found->ts_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at && entry->promised & OFFERS_TIMESTAMPS) {
 		write_number(header->after + at + 2, entry->node_ts);
@@ -457,8 +457,7 @@ static __always_inline __u32 sum_header(const struct packet *pkt, struct packet_
 
 	if (pkt->tcp.check == fold(sum))
 		return 0;
-	asm volatile("" : "+r"(bytes));
-	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+	if (!is_between(&bytes, sizeof(struct tcphdr), TCP_HEADER_MAX))
 		return 1;
 	return bpf_csum_diff(NULL, 0, (__be32 *)scratch->header.before, bytes, sum);
 }
@@ -535,8 +534,7 @@ static __always_inline bool read_piece(const struct cutting *cut, struct packet_
 				       __u32 bytes)
 {
 	held->bytes = bytes;
-	asm volatile("" : "+r"(bytes));
-	if (bytes && bytes <= PACKET_PAYLOAD_MAX) {
+	if (is_between(&bytes, 1, PACKET_PAYLOAD_MAX)) {
 		__builtin_memset(held->payload + bytes, 0, 4);
 		if (bpf_skb_load_bytes(cut->skb, cut->at, held->payload, bytes))
 			return false;
