@@ -31,6 +31,7 @@ use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
 use crate::intercept::{self, WorkerHost};
+use crate::placement::Placement;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind};
 use crate::{admin, affinity, host, reach};
@@ -71,6 +72,8 @@ pub(crate) struct Node {
     /// The controller's part. Locked first, by every function that changes any of the three.
     plan_overlay: Mutex<Option<PlanOverlay>>,
     redirect: Mutex<Redirect>,
+    /// `None` unless each worker has a CPU of its own.
+    placement: Option<Mutex<Placement>>,
     /// The workers, in the order of their numbers.
     pub(crate) workers: Vec<Handle>,
     pub(crate) log: Log,
@@ -304,12 +307,15 @@ impl Node {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
+        let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
+        let placement = homes.and_then(Placement::new);
         Ok(Self {
             path,
             file: Mutex::new(config.clone()),
             config: Mutex::new(config),
             plan_overlay: Mutex::default(),
             redirect: Mutex::new(redirect),
+            placement: placement.map(Mutex::new),
             workers: workers.to_vec(),
             log,
             measure,

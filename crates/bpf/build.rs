@@ -41,6 +41,7 @@ const OBJECTS: [(&str, &[&str]); 7] = [
             "profile_key",
             "profile",
             "multipath_listener",
+            "placement",
             "multipath_token",
             "event_head",
         ],

@@ -21,7 +21,7 @@ use crate::event;
 use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
-use crate::objects::types;
+use crate::objects::{deferred as deferred_object, types};
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
 use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
@@ -86,6 +86,9 @@ pub struct Device {
 
 /// The generation of the first rules.
 pub const FIRST_GENERATION: u8 = 1;
+
+/// The parts in which the flows of a CPU are given to workers.
+pub const PLACEMENT_SLOTS: usize = size_of::<types::placement>() / size_of::<u16>();
 
 /// The maps that the programs of one node share with its workers. Created before the programs, so
 /// that workers can start while those are loading.
@@ -585,6 +588,25 @@ impl Redirect {
         }
         self.take_packets();
         Ok(())
+    }
+
+    /// Gives the flows whose SYNs arrive on the CPU of `worker` to these workers, a part of equal
+    /// size to each. Has no effect before the node has settled.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn place(&self, worker: u16, to: &[u16; PLACEMENT_SLOTS]) -> Result<(), Error> {
+        let Some(deferred) = &self.deferred else {
+            return Ok(());
+        };
+        let workers = self.shared.settings.workers;
+        let shift = |to: u16| (u32::from(to) + workers - u32::from(worker)) % workers;
+        let value = types::placement {
+            // Workers have numbers of 16 bits.
+            shift: to.map(|to| u16::try_from(shift(to)).unwrap_or(0)),
+        };
+        let placements = &deferred.maps[deferred_object::map::PLACEMENTS];
+        placements.update(&u32::from(worker).to_ne_bytes(), bytes(&value))
     }
 
     /// The entries of the flow table of the packet path if they are not those of the settings, once:

@@ -109,6 +109,14 @@ struct peer_settings {
 	__u32 rtt_us; /* for connections accepted with their SYN, which have no round trip yet */
 };
 
+#define PLACEMENT_SLOTS 16
+
+/* The workers of the flows whose SYNs arrive on the CPU of one worker: added to its
+ * number, by a hash of the flow. */
+struct placement {
+	__u16 shift[PLACEMENT_SLOTS];
+};
+
 /* Where a worker listens for Multipath TCP of one family. */
 struct multipath_listener {
 	__be32 joins; /* for MP_JOIN, on the port of the destination: the end of the address */
@@ -430,6 +438,8 @@ enum step {
  */
 #define STATS(STAT) \
 	STAT(REDIRECTED, "syns_redirected", "SYNs given to a listener.") \
+	STAT(PLACED, "flows_placed", \
+	     "Flows given to another worker than that of the CPU on which their SYN arrived.") \
 	STAT(HALF_OPEN_FULL, "half_open_full", \
 	     "SYNs that found no room in the half-open budget.") \
 	STAT(EVENTS_LOST, "events_lost", \

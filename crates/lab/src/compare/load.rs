@@ -19,17 +19,35 @@ pub(super) enum Placement {
     Split,
     /// Everything on two CPUs: two clients, two servers, a relay of two threads.
     Two,
+    /// As `Two`, but all packets arrive at the relay's host on the first CPU, as from a network card
+    /// with one queue.
+    TwoOneReceives,
 }
 
 impl Placement {
-    pub(super) const ALL: [Self; 4] = [Self::One, Self::Far, Self::Split, Self::Two];
+    pub(super) const ALL: [Self; 5] = [
+        Self::One,
+        Self::Far,
+        Self::Split,
+        Self::Two,
+        Self::TwoOneReceives,
+    ];
 
     /// How many CPUs it needs.
     pub(super) fn cpus(self) -> usize {
         match self {
             Self::One | Self::Far => 1,
             // With one CPU these are left out, and the record remarks that.
-            Self::Split | Self::Two => 2,
+            Self::Split | Self::Two | Self::TwoOneReceives => 2,
+        }
+    }
+
+    /// Load before the measurement.
+    pub(super) fn warm_up(self) -> Duration {
+        match self {
+            // A node looks once a second which CPUs are idle, and moves a part of the flows.
+            Self::TwoOneReceives => Duration::from_secs(8),
+            _ => Duration::from_millis(150),
         }
     }
 
@@ -97,7 +115,7 @@ pub(super) const ON_TWO: &str = "two-cores";
 
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
-    use Placement::{Far, Split, Two};
+    use Placement::{Far, Split, Two, TwoOneReceives};
     use Yield::{Bytes, Messages, Rate, SynDelay, Transactions};
     vec![
         load("1k-64", Transactions, closed(FEW, KIB)).titled("1 KB objects, 64 at once"),
@@ -125,6 +143,9 @@ pub(super) fn all() -> Vec<Load> {
         load(ON_TWO, Rate, closed(FEW, 8 * KIB))
             .titled("8 KB objects, everything on two CPUs")
             .on(Two),
+        load("one-queue", Rate, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, two CPUs, one of which receives the relay's packets")
+            .on(TwoOneReceives),
     ]
 }
 
