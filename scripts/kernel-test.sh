@@ -122,7 +122,7 @@ boot() {
     say "booting ${kernels[0]##*vmlinuz-}"
     # In one thread: QEMU 7.2 emulates neither cmpxchg16b nor changes of code that another CPU runs as
     # Linux needs them from 6.4 on.
-    timeout --foreground "$SECONDS_MAX" qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 2 -m 1024 -nographic -no-reboot -nic none \
+    timeout --foreground "$SECONDS_MAX" qemu-system-x86_64 -accel tcg,thread=single -cpu max,-cx16 -smp 2 -m 1024 -nographic -no-reboot -nic none \
         -kernel "${kernels[0]}" -initrd "$CACHE/image.gz" \
         -append "console=ttyS0 quiet panic=-1" </dev/null | tee "$CACHE/log"
 }

@@ -21,7 +21,7 @@ use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
 use posthaste_relay::chain::{Chains, Encapsulation};
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
-use posthaste_relay::policy::Policy;
+use posthaste_relay::policy::{DataPath, Policy};
 use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
@@ -343,12 +343,21 @@ impl Node {
         Ok(threads)
     }
 
-    /// Warns if a rule wants the packet path and this host cannot carry it, or not beyond this
+    /// Reports if a rule wants the packet path and this host cannot carry it, or not beyond this
     /// process.
     fn report_packet_path(&self) {
-        if let Some(error) = self.redirect().packet_path_error() {
-            let message = "the packet path is not available: its flows are forwarded";
-            self.log.warn(message, &[("error", &error)]);
+        let error = self.redirect().packet_path_error();
+        if let Some(error) = error {
+            let rules = &self.config().policy.rules;
+            // By default it is an improvement that a host may lack; a rule that requires it must not
+            // be ignored silently.
+            if rules.iter().any(|rule| rule.data_path == DataPath::Packet) {
+                let message = "the packet path is not available: flows under data_path = \"packet\" are forwarded";
+                self.log.warn(message, &[("error", &error)]);
+            } else {
+                let message = "the packet path is not available: all flows use sockets";
+                self.log.info(message, &[("error", &error)]);
+            }
         }
         if let Some(error) = self.redirect().packet_path_unpinned() {
             let message = "the packet path cannot be pinned: its open flows break when this process ends, \

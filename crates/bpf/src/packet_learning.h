@@ -191,6 +191,37 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
+/* A flow that learns goes on to learn how long the answer is, unless its destination is known.
+ * Its place is bounded, and free after a time at the latest. */
+static __always_inline bool goes_on(const struct destination *service, struct packet_flow *entry,
+				    __u32 server_isn)
+{
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, service);
+
+	if (profile && is_valid(profile, bpf_ktime_get_ns()))
+		return entry->is_measured;
+	entry->node_isn = server_isn;
+	entry->is_measured = true;
+	return true;
+}
+
+/* A segment of the server, of a flow that learns. */
+GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
+{
+	bool has_shown;
+
+	if (!key || !entry)
+		return NEXT;
+	has_shown = is_long(entry, seq);
+	if (has_shown)
+		note_long(key, entry);
+	if (has_shown || flags & (TCP_FIN | TCP_RST)) {
+		stop_learning(entry, PACKET_REMOVED);
+		bpf_map_delete_elem(&packet_flows, key);
+	}
+	return NEXT;
+}
+
 static __always_inline bool is_equal(const struct packet_profile *one,
 				     const struct packet_profile *other)
 {

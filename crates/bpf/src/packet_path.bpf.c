@@ -713,6 +713,20 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	return PASS;
 }
 
+/* The first of the two ends has answered. */
+static __always_inline void note_nearer(struct packet_flow *entry)
+{
+	entry->nearer_us = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
+}
+
+/* Both have. By forwarding, the client's data would have left that much later: by the round
+ * trip of the nearer end. */
+static __always_inline void note_opened(const struct packet_flow *entry)
+{
+	count(STAT_PACKET_OPENED);
+	count_by(STAT_PACKET_SAVED, entry->nearer_us);
+}
+
 /* A segment of the client, whose first was a SYN that the node answered. */
 GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		       struct packet_flow *entry)
@@ -735,9 +749,10 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
+		note_nearer(entry);
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
-		count(STAT_PACKET_OPENED);
+		note_opened(entry);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
 		return DROP;
@@ -906,6 +921,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	struct packet_scratch *scratch = scratch_area();
 	struct destination service;
 	__u32 state;
+	bool stays;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
@@ -922,8 +938,11 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		return NEXT;
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
+		stays = goes_on(&service, entry, bpf_ntohl(pkt->tcp.seq));
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		admit(&pkt->flow, entry);
+		if (stays)
+			return NEXT;
 		stop_learning(entry, PACKET_REMOVED);
 		bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
@@ -933,10 +952,12 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
 			mark_bad(&service);
-		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
+		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED)) {
+			note_nearer(entry);
 			return DROP;
+		}
 		if (change(entry, PACKET_HELD, PACKET_OPEN))
-			count(STAT_PACKET_OPENED);
+			note_opened(entry);
 		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)
@@ -1034,6 +1055,8 @@ int packet_out(struct __sk_buff *skb)
 			note_long(&view.key, entry);
 		return translate_out(skb, entry, view.at, view.bytes);
 	}
+	if (entry->state == PACKET_LEARNING && entry->is_measured && !(view.flags & TCP_SYN))
+		return measure(&view.key, entry, view.seq, view.flags);
 	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
 	 * the scratch area is touched. */
 	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&

@@ -25,7 +25,7 @@ use crate::objects::{deferred as deferred_object, types};
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
 use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
-use crate::rules;
+use crate::rules::{self, Wanted};
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
@@ -120,8 +120,7 @@ pub struct Redirect {
     observer: Option<Observer>,
     /// The packet path, once a rule wants it and the node has settled.
     packet_path: Option<PacketPath>,
-    /// Whether a rule wants it.
-    wants_packet_path: bool,
+    wants_packet_path: Wanted,
     /// The hand-over of flows to it, once a rule wants that.
     bypass: Option<Bypass>,
     /// Whether a rule wants it.
@@ -257,7 +256,7 @@ impl Redirect {
             deferred: None,
             observer: None,
             packet_path: None,
-            wants_packet_path: false,
+            wants_packet_path: Wanted::No,
             bypass: None,
             wants_bypass: false,
             packet_path_error: None,
@@ -306,7 +305,10 @@ impl Redirect {
         if rules.iter().any(rules::observes) {
             self.observe()?;
         }
-        self.wants_packet_path |= rules.iter().any(rules::wants_packet_path);
+        let wanted = rules
+            .iter()
+            .map(|rule| rules::wants_packet_path(rule, chained));
+        self.wants_packet_path = wanted.fold(self.wants_packet_path, Wanted::max);
         self.wants_bypass |= rules.iter().any(rules::wants_bypass);
         self.take_packets();
         let next = self.generation.wrapping_add(1);
@@ -663,24 +665,25 @@ impl Redirect {
     }
 
     /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
-    /// the flows of such a rule are forwarded, so a failure is reported and nothing else fails. The
-    /// next rules try again.
+    /// flows are forwarded or use sockets, so a failure is reported and nothing else fails. The next
+    /// rules try again.
     fn take_packets(&mut self) {
         if let Err(error) = self.attach_packets() {
-            self.wants_packet_path = false;
+            self.wants_packet_path = Wanted::No;
             self.packet_path_error = Some(error);
         }
     }
 
     fn attach_packets(&mut self) -> Result<(), Error> {
-        if !self.wants_packet_path || self.deferred.is_none() {
+        if self.wants_packet_path == Wanted::No || self.deferred.is_none() {
             return Ok(());
         }
         let (settings, maps) = (&self.shared.settings, self.maps());
         let packet_path = match &mut self.packet_path {
             Some(packet_path) => packet_path,
             empty @ None => {
-                let (loaded, unpinned) = PacketPath::load(settings, &maps)?;
+                let is_lasting = self.wants_packet_path == Wanted::IfLasting;
+                let (loaded, unpinned) = PacketPath::load(settings, &maps, is_lasting)?;
                 self.packet_path_unpinned = unpinned;
                 let entries = loaded.flows_max().ok();
                 self.foreign_flow_table =

@@ -224,7 +224,7 @@ struct observing {
 
 /* Where a flow of the packet path is between its SYN and its end. */
 enum packet_state {
-	PACKET_LEARNING, /* forwarded; its SYN-ACK makes the profile */
+	PACKET_LEARNING, /* forwarded; its SYN-ACK makes the profile, and its answer adds to it */
 	PACKET_ANSWERED, /* the client has a SYN-ACK, the server the SYN */
 	PACKET_ACCEPTED, /* and the server's SYN-ACK is known */
 	PACKET_HELD,     /* the client is validated, its data waits for that SYN-ACK */
@@ -286,7 +286,9 @@ struct packet_flow {
 	__u32 client_ts_delta;
 	__u8 node_shift;
 	__u8 was_relayed;
-	__u8 spare[6];
+	__u8 is_measured; /* it learns how long its server's answer is */
+	__u8 spare[1];
+	__u32 nearer_us; /* from its SYN until the nearer end had answered */
 	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
 	 * differences of successive acknowledgements, so one that is late cancels out. */
 	__u64 bytes_up;	  /* the client's */
@@ -471,6 +473,8 @@ enum step {
 	     "SYNs of relays dropped because this host gave them another source than it gave the connection that was observed.") \
 	STAT(BLOCKED, "blocked", "SYNs forwarded because this host drops packets of relays.") \
 	STAT(PACKET_TAKEN, "packet_taken", "SYNs answered by the packet path.") \
+	STAT(PACKET_SAVED, "packet_saved_us", \
+	     "Time by which flows of the packet path reached their servers earlier, in us.") \
 	STAT(PACKET_LEARNING, "packet_learning", \
 	     "SYNs forwarded to learn what their destination grants.") \
 	STAT(PACKET_UNFIT, "packet_unfit", \

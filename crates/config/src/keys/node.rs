@@ -152,8 +152,8 @@ pub(in super::super) static NODE: Table = &[
     rows(&["defaults", "rule"], One, &[
         key("accept", Is("\"early\""), Words(&AcceptMode::NAMES), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
-        key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
-            "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
+        key("data_path", Is("\"auto\""), Words(&["auto", "packet", "socket"]),
+            "by the length of answers, translated [packet by packet](#packet-path), or through sockets of the node"),
         key("bypass", Is("\"off\""), Words(&["off", "auto", "always"]),
             "a relay that no longer makes its connection faster [leaves it](#bypass) to the packet path; `always`: also one that repairs losses"),
         key("multipath", Is("\"pass\""), Words(&["convert", "pass", "off"]),
