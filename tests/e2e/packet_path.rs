@@ -25,6 +25,7 @@ mod icmp;
 mod late;
 mod learning;
 pub(crate) mod lifetime;
+mod paced;
 mod reload;
 mod report;
 mod resend;

@@ -192,10 +192,10 @@ static __always_inline void strip_header(struct packet_scratch *scratch,
 	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
 }
 
-/* Answers the SYN that the scratch area has read, and makes of it the one that the server
- * gets. */
+/* Answers the SYN that the scratch area has read, after a delay, and makes of it the one that the
+ * server gets. */
 GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
-		      const struct packet_flow *entry)
+		      const struct packet_flow *entry, __u32 delay_ms)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct tcp_header *header;
@@ -211,7 +211,12 @@ GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 	store_header(skb, header, at);
 	turn_addresses(skb, pkt, true, ANSWER_HOPS);
 	swap_link_addresses(skb, pkt->l2_bytes);
+	if (delay_ms)
+		bpf_skb_set_tstamp(skb, bpf_ktime_get_ns() + delay_ms * 1000000ull,
+				   BPF_SKB_TSTAMP_DELIVERY_MONO);
 	bpf_clone_redirect(skb, skb->ifindex, 0);
+	if (delay_ms)
+		bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	turn_addresses(skb, pkt, false, hop_limit(pkt));
 	__builtin_memcpy(header->before, header->after, TCP_HEADER_MAX);
@@ -321,6 +326,7 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
 	made->client_ts = options->ts_value;
 	made->prefix = prefix_of(pkt);
+	made->delay_ms = answer_delay(made, profile);
 	made->state = PACKET_ANSWERED;
 }
 
@@ -499,7 +505,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 			/* It would translate the new connection by the old numbers. */
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED)
-			answer_syn(skb, pkt, &scratch->flow);
+			answer_syn(skb, pkt, &scratch->flow, scratch->flow.delay_ms);
 		return verdict;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -509,7 +515,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	note_client_ts(entry, &scratch->options);
 	if (!is_half_open(state))
 		return strip_syn(skb, scratch, at, entry);
-	answer_syn(skb, pkt, entry);
+	answer_syn(skb, pkt, entry, 0);
 	return state == PACKET_ACCEPTED ? DROP : PASS;
 }
 
@@ -749,9 +755,11 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
+		note_client_rtt(entry);
 		note_nearer(entry);
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
+		note_client_rtt(entry);
 		note_opened(entry);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))

@@ -82,6 +82,8 @@ pub struct Device {
     /// Whether conntrack sees its packets before the programs do, as on a bridge with
     /// `br_netfilter`.
     pub tracked: bool,
+    /// Whether its queue sends packets at the times that they bear (`fq`).
+    pub paced: bool,
 }
 
 /// The generation of the first rules.
@@ -446,6 +448,7 @@ impl Redirect {
             },
             strict_source: device.strict_source.into(),
             tracked: device.tracked.into(),
+            paced: device.paced.into(),
         };
         let devices = self.shared.get(map::DEVICES);
         devices.update(&ifindex.to_ne_bytes(), bytes(&value))

@@ -33,6 +33,7 @@ struct device {
 	__u32 l2_bytes; /* bytes of its link layer header */
 	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
 	__u32 tracked; /* conntrack has seen its packets before the program does */
+	__u32 paced; /* its queue sends packets at the times they bear (fq) */
 };
 
 /* A destination that failed, or the destination part of a rule look-up. */
@@ -278,7 +279,7 @@ struct packet_flow {
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
-	__u16 pad;
+	__u16 delay_ms; /* of the node's SYN-ACK */
 	__u64 prefix; /* of the client */
 	/* Of a flow that was relayed: the server's number less the client's, the same of their
 	 * timestamps, and the shift by which the server reads the client's windows. */
@@ -309,7 +310,7 @@ struct packet_profile {
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
 	__u8 is_long; /* it sent more than a first window */
 	__u32 routed_from; /* interface from which a look-up found a way through this host */
-	__u32 pad;
+	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
 	__u64 routed_ns; /* when */
 };
 
@@ -317,6 +318,7 @@ struct packet_profile {
 struct packet_prefix {
 	__u32 half_open;
 	__u32 validated; /* a client of it has completed a handshake */
+	__u32 rtt_us; /* from an answer to its acknowledgement: the longest of late */
 };
 
 #define PACKET_CLIENTS 1024
