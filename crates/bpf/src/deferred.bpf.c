@@ -69,11 +69,16 @@ struct {
 #define SYN_LISTEN 2 /* to a listener */
 #define SYN_ACTION_BITS 2
 
-static __always_inline bool has_failed(const struct packet *pkt)
+/* A function of its own, as all on the way of a SYN together have 512 bytes of stack. */
+GLOBAL int has_failed(const struct packet *pkt)
 {
-	struct destination key = destination_of(pkt);
-	__u64 *until = bpf_map_lookup_elem(&failed_destinations, &key);
+	struct destination key;
+	__u64 *until;
 
+	if (!pkt)
+		return false;
+	key = destination_of(pkt);
+	until = bpf_map_lookup_elem(&failed_destinations, &key);
 	return until && bpf_ktime_get_ns() < *until;
 }
 

@@ -12,14 +12,15 @@ struct {
 
 /* The worker of a flow that begins on this CPU. By the client's port, as the last segment
  * of a handshake with a SYN cookie needs the same one. */
-static __always_inline __u32 placed_worker(const struct packet *pkt)
+GLOBAL __u32 placed_worker(const struct packet *pkt)
 {
 	__u32 own = this_worker();
 	struct placement *placement = bpf_map_lookup_elem(&placements, &own);
-	/* Consecutive ports spread well by the golden ratio (Knuth, volume 3, section 6.4). */
-	__u16 hash = bpf_ntohs(pkt->flow.client_port) * 40503;
+	__u16 hash;
 
-	if (!placement)
+	if (!placement || !pkt)
 		return own;
+	/* Consecutive ports spread well by the golden ratio (Knuth, volume 3, section 6.4). */
+	hash = bpf_ntohs(pkt->flow.client_port) * 40503;
 	return (own + placement->shift[hash / (65536 / PLACEMENT_SLOTS)]) % workers;
 }
