@@ -138,6 +138,10 @@ counters! {
     multipath_accepted: total,
     #[doc = "Connections that requested Multipath TCP and became TCP in their handshake."]
     multipath_fell_back: total,
+    #[doc = "Connections of Multipath TCP with clients that became TCP later: their path removed an option."]
+    multipath_fell_back_later: total,
+    #[doc = "Connections that requested Multipath TCP of their server and became TCP."]
+    multipath_fell_back_server: total,
     #[doc = "SYNs of further paths that waited for their connection and joined it."]
     multipath_joins_released: total,
     #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]

@@ -202,7 +202,7 @@ impl<I: Intercept> Worker<I> {
         let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
-        self.multipath.forget(key, &mut self.intercept);
+        self.end_multipath(key, &entry);
         if let Some(preface) = entry.preface.as_deref_mut() {
             note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
         }
