@@ -87,6 +87,8 @@ pub(super) struct Load {
     pub(super) placement: Placement,
     pub(super) yields: Yield,
     pub(super) work: Work,
+    /// Whether clients offer Multipath TCP.
+    pub(super) multipath: bool,
 }
 
 /// Measurements of our node without a load: name and title.
@@ -121,6 +123,9 @@ pub(super) fn all() -> Vec<Load> {
         load("1k-64", Transactions, closed(FEW, KIB)).titled("1 KB objects, 64 at once"),
         load("1k-256", Transactions, closed(MANY, KIB)).titled("1 KB objects, 256 at once"),
         load(ON_ONE, Transactions, closed(FEW, 8 * KIB)).titled("8 KB objects, 64 at once"),
+        load("8k-multipath", Transactions, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, 64 at once, clients with Multipath TCP")
+            .by_multipath(),
         load("8k-256", Transactions, closed(MANY, 8 * KIB)).titled("8 KB objects, 256 at once"),
         // Open, as a closed loop would always load the CPU fully.
         load("8k-low", Transactions, open(LOW_RATE, 8 * KIB)).titled("8 KB objects, 2500 a second"),
@@ -156,12 +161,20 @@ fn load(name: &'static str, yields: Yield, work: Work) -> Load {
         placement: Placement::One,
         yields,
         work,
+        multipath: false,
     }
 }
 
 impl Load {
     fn titled(self, title: &'static str) -> Self {
         Self { title, ..self }
+    }
+
+    fn by_multipath(self) -> Self {
+        Self {
+            multipath: true,
+            ..self
+        }
     }
 
     fn on(self, placement: Placement) -> Self {

@@ -160,7 +160,7 @@ impl Testbed {
             .works(load)
             .into_iter()
             .zip(&self.end_cpus)
-            .map(|(work, &cpu)| self.call(running, work, cpu, window))
+            .map(|(work, &cpu)| self.call(running, (work, load.multipath), cpu, window))
             .collect::<Result<Vec<_>>>()?;
         let outcomes = clients
             .into_iter()
@@ -193,7 +193,7 @@ impl Testbed {
     pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
         let before = self.served()?;
         let (work, cpu) = (Work::Hold { connections }, self.end_cpus[0]);
-        let mut client = self.call(running, work, cpu, Duration::ZERO)?;
+        let mut client = self.call(running, (work, false), cpu, Duration::ZERO)?;
         client.wait_until("open connections", PATIENCE, |client| {
             client.stdout().ends_with('\n')
         })?;
@@ -221,8 +221,15 @@ impl Testbed {
         vec![part; clients]
     }
 
-    fn call(&self, running: &Running, work: Work, cpu: usize, window: Duration) -> Result<Process> {
+    fn call(
+        &self,
+        running: &Running,
+        (work, multipath): (Work, bool),
+        cpu: usize,
+        window: Duration,
+    ) -> Result<Process> {
         let call = Call {
+            multipath,
             target: running.target,
             request_for: running.request_for,
             warm_up_ms: milliseconds(self.warm_up),
