@@ -80,7 +80,7 @@ impl Drop for Place {
         // Else the guards of nodes that were killed look after open flows for two hours.
         let _ = fs::remove_dir_all(self.root().join("posthaste"));
         let _ = Command::new("umount")
-            .arg("--lazy")
+            .arg("-l")
             .arg(self.root())
             .status();
     }
