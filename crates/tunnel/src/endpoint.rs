@@ -55,6 +55,11 @@ pub enum Event {
         /// For what.
         ready: Ready,
     },
+    /// The peer wants no more streams on a connection; those that are open go on.
+    GoingAway {
+        /// Its number.
+        connection: u64,
+    },
     /// A connection has ended, and its streams with it.
     Lost {
         /// Its number.
@@ -137,6 +142,8 @@ struct Conn {
     is_up: bool,
     is_lost: bool,
     is_dialed: bool,
+    /// One of the ends wants no more streams.
+    is_leaving: bool,
     /// When something last came.
     heard: Duration,
     /// Frames sent that the peer acknowledges.
@@ -300,6 +307,7 @@ impl Endpoint {
             is_up: false,
             is_lost: false,
             is_dialed: false,
+            is_leaving: false,
             heard: now,
             elicited: 0,
             waits_since: None,
@@ -404,7 +412,7 @@ impl Endpoint {
             let silent = conn.waits_since.is_some_and(|since| {
                 now.saturating_sub(since) > UNHEARD_MAX + 2 * conn.inner.rtt()
             });
-            conn.is_up && !conn.is_lost && !silent
+            conn.is_up && !conn.is_lost && !conn.is_leaving && !silent
         })
     }
 
@@ -503,6 +511,22 @@ impl Endpoint {
             && let Some(local) = conn.streams.remove(&stream.id)
         {
             local.close(&mut conn.inner, stream.id, code.into());
+            self.touch(handle);
+        }
+    }
+
+    /// Asks the peer to open no more streams on a connection: it has a new one of its own kind, of
+    /// which the first is all that there is.
+    pub fn go_away(&mut self, connection: u64) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        if let Some(conn) = self.connections.get_mut(&handle)
+            && let Some(id) = conn.inner.streams().open(Dir::Uni)
+        {
+            conn.is_leaving = true;
+            // An empty stream: its FIN is the message.
+            let _ = conn.inner.send_stream(id).finish();
             self.touch(handle);
         }
     }
@@ -642,6 +666,7 @@ impl Endpoint {
         };
         let mut ready = Ready::default();
         let id = match event {
+            StreamEvent::Opened { dir: Dir::Uni } => return self.on_going_away(handle),
             StreamEvent::Opened { dir } => return self.accept_streams(handle, dir),
             StreamEvent::Readable { id } => {
                 ready.readable = true;
@@ -662,6 +687,14 @@ impl Endpoint {
         };
         if let Some(tag) = conn.streams.get(&id).and_then(|local| local.tag) {
             self.events.push_back(Event::Ready { tag, ready });
+        }
+    }
+
+    fn on_going_away(&mut self, handle: ConnectionHandle) {
+        if let Some(conn) = self.connections.get_mut(&handle) {
+            conn.is_leaving = true;
+            let connection = conn.number;
+            self.events.push_back(Event::GoingAway { connection });
         }
     }
 

@@ -38,7 +38,8 @@ pub(crate) fn config(control: ControlFactory) -> TransportConfig {
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
-        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        // By opening it an end says that it goes away.
+        .max_concurrent_uni_streams(VarInt::from_u32(1))
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(IDLE_MAX.try_into().ok())
