@@ -83,6 +83,26 @@ impl Entry {
         }
     }
 
+    /// A hop over a stream is taken again by TCP, before any other.
+    fn prefer_socket(&mut self) {
+        let Some(preface) = self.preface.as_deref_mut() else {
+            return;
+        };
+        let (Some(via), Some(_)) = (preface.via, &preface.streams[Side::Upstream]) else {
+            return;
+        };
+        let hops = match &mut self.state {
+            State::Opening(pending) => Some(&mut pending.opening.hops),
+            State::Open(_) => preface
+                .fallback
+                .as_deref_mut()
+                .map(|fallback| &mut fallback.hops),
+        };
+        if let Some(hops) = hops {
+            hops.retry_cold(NextHop::Hop(via), false);
+        }
+    }
+
     /// Whether the next node has yet to reply.
     fn awaits_reply(&self) -> bool {
         let preface = self.preface.as_deref();
@@ -408,8 +428,11 @@ impl<I: Intercept> Worker<I> {
 
     /// Leaves a hop over which no byte of the flow has arrived.
     fn leave_hop(&mut self, key: u64) {
-        let is_open = self.entries.live(key).is_some_and(Entry::is_open);
-        if !is_open {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        entry.prefer_socket();
+        if !entry.is_open() {
             self.drive(key, |opening, _| opening.on_hop_silent());
         } else if !self.reroute(key, false) {
             self.end_with(key, Outcome::HopFailed, None);

@@ -128,17 +128,25 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
         // Only the request was written: no byte of the flow can be delivered.
         State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
     };
-    let (acked, delivered, round) = match entry.end(Side::Upstream)? {
+    let can_repeat = match &entry.state {
+        State::Open(_) => preface
+            .fallback
+            .as_deref()
+            .is_some_and(|fallback| fallback.can_go_on(true)),
+        State::Opening(_) => true,
+    };
+    let (acked, delivered, round, by_tcp) = match entry.end(Side::Upstream)? {
         End::Socket(socket) => {
             // The flow's bytes are the last ones written.
             let unacked = sys::unacked_bytes(socket).ok()?;
             let round = sys::round_and_window(socket).and_then(|(round, _)| round);
-            (unacked <= sent, unacked < sent, round)
+            (unacked <= sent, unacked < sent, round, false)
         }
         // What came may be the acknowledgement of any of them.
         End::Stream(stream) => {
             let heard = stream.has_heard(since);
-            (heard, heard && sent > 0, stream.round_trip())
+            // The same hop is left by TCP, whatever others there are.
+            (heard, heard && sent > 0, stream.round_trip(), can_repeat)
         }
     };
     let seen = Seen {
@@ -146,7 +154,7 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
         delivered,
         works: expecting.works(),
         round,
-        movable: next_hops_left || preface.is_for_peer(),
+        movable: next_hops_left || by_tcp || preface.is_for_peer(),
     };
     Some((via, since, seen))
 }
