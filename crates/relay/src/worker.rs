@@ -359,11 +359,11 @@ impl<I: Intercept> Worker<I> {
             replaced: false,
         };
         worker.offer_multipath(&settings.policy)?;
-        worker.adopt_tunnels();
         Ok(worker)
     }
 
     fn run(&mut self) {
+        self.adopt_tunnels();
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
         loop {
             let count = match self.epoll.wait(&mut events, self.patience()) {

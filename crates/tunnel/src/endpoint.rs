@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir,
-    EcnCodepoint, EndpointConfig, Incoming, ServerConfig, StreamEvent, StreamId, Transmit, VarInt,
+    EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming, ServerConfig, StreamEvent,
+    StreamId, Transmit, VarInt,
 };
 use rustls::pki_types::CertificateDer;
 
@@ -161,13 +162,14 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that accepts nothing yet. With `seed` its random numbers repeat.
+    /// An endpoint that accepts nothing yet. One with the same `secret` resets the connections of
+    /// another that is gone (RFC 9000 §10.3).
     /// `clock` is the time of the host's clock.
-    pub fn new(clock: Duration, seed: Option<[u8; 32]>, now: Duration) -> Self {
+    pub fn new(clock: Duration, secret: &[u8; 32], now: Duration) -> Self {
         let epoch = Instant::now();
-        let config = Arc::new(EndpointConfig::default());
+        let config = Arc::new(config_of(secret));
         Self {
-            inner: quinn_proto::Endpoint::new(config, None, true, seed),
+            inner: quinn_proto::Endpoint::new(config, None, true, None),
             control: ControlFactory::new(epoch, clock),
             epoch: (epoch, now),
             connections: HashMap::new(),
@@ -743,6 +745,16 @@ fn public_key(connection: &Connection) -> Option<Vec<u8>> {
     let identity = connection.crypto_session().peer_identity()?;
     let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     Some(chain.first()?.as_ref().to_vec())
+}
+
+/// The settings of endpoints with this secret, which know each other's connection ids.
+fn config_of(secret: &[u8; 32]) -> EndpointConfig {
+    let (ids, resets) = secret.split_at(8);
+    let ids = ids.iter().fold(0, |ids, byte| ids << 8 | u64::from(*byte));
+    let resets = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, resets);
+    let mut config = EndpointConfig::new(Arc::new(resets));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config
 }
 
 /// Frames sent of the kinds that are sent again and again until they are acknowledged.

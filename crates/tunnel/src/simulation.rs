@@ -64,7 +64,7 @@ impl Network {
         acceptor: &Credentials,
     ) -> Self {
         let now = ms(1000);
-        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), None, now));
+        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), &[7; 32], now));
         ends[1].accept_from(std::slice::from_ref(acceptor)).unwrap();
         let dialed = ends[0].dial(address(1), dialer, 0, now).unwrap();
         Self {
@@ -226,6 +226,21 @@ fn silence_makes_a_connection_unusable_then_lost() {
     assert!(network.events[0].contains(&failed));
     let read = network.ends[0].read(stream, &mut [0; 8]).unwrap_err();
     assert_eq!(read.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn successor_resets_the_connections_of_a_dead_endpoint() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let start = network.now;
+    let mut successor = Endpoint::new(ms(0), &[7; 32], network.now);
+    let [_, acceptor] = credentials();
+    successor.accept_from(&[acceptor]).unwrap();
+    network.ends[1] = successor;
+    let stream = network.ends[0].open(network.dialed, 5).unwrap();
+    network.ends[0].write(stream, &[7; 2000]).unwrap();
+    network.run_until("lost", |network| network.is_lost(0));
+    assert!(network.now < start + ms(1000));
 }
 
 #[test]

@@ -63,13 +63,14 @@ impl AsFd for Tunnels {
 }
 
 impl Tunnels {
-    /// Without connections. `clock` is the time of the host's clock, `now` that of the caller.
+    /// Without connections. `clock` is the time of the host's clock, `now` that of the caller; for
+    /// `secret` see [`Endpoint::new`].
     ///
     /// # Errors
     /// Out of descriptors or memory.
-    pub fn new(clock: Duration, now: Duration) -> io::Result<Self> {
+    pub fn new(clock: Duration, secret: &[u8; 32], now: Duration) -> io::Result<Self> {
         Ok(Self {
-            endpoint: Endpoint::new(clock, None, now),
+            endpoint: Endpoint::new(clock, secret, now),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             sockets: HashMap::new(),
             last: 0,

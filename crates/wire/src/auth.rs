@@ -15,6 +15,7 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a message authentication code. RFC 2104 §5 requires no less than
 /// half of the hash.
 pub const MAC_BYTES: usize = 16;
+const RESETS: &[u8; 16] = b"posthaste resets";
 /// What the keys of tunnels are derived for.
 const TUNNEL: &[u8; 16] = b"posthaste tunnel";
 /// Bytes of a nonce: so many that chance never gives one twice.
@@ -57,6 +58,12 @@ impl Key {
     pub fn tunnel_seed(&self, of: NodeId, to: NodeId) -> [u8; KEY_BYTES] {
         let parts: [&[u8]; 4] = [TUNNEL, &of.to_bytes(), &to.to_bytes(), &[1]];
         self.derive(&parts).0
+    }
+
+    /// A secret of node `of` from this key and `other`, which is made of its other keys: by it the
+    /// node resets tunnels that it does not know any more.
+    pub fn reset_secret(&self, of: NodeId, other: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
+        self.derive(&[RESETS, &of.to_bytes(), other]).0
     }
 
     fn hash(&self, parts: &[&[u8]]) -> Hmac<Sha256> {

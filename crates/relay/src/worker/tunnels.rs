@@ -74,9 +74,9 @@ struct PendingStream {
 
 impl PeerTunnels {
     /// `clock` is the time that nodes agree on.
-    fn new(me: NodeId, clock: Duration, now: Duration) -> io::Result<Self> {
+    fn new(me: NodeId, peers: &[&Peer], clock: Duration, now: Duration) -> io::Result<Self> {
         let shared = Shared {
-            tunnels: RefCell::new(Tunnels::new(clock, now)?),
+            tunnels: RefCell::new(Tunnels::new(clock, &own_secret(me, peers), now)?),
             now: Cell::new(now),
         };
         Ok(Self {
@@ -285,6 +285,12 @@ fn credentials(peer: &Peer, dialer: NodeId, acceptor: NodeId) -> Option<Credenti
     })
 }
 
+/// What only this node knows, and still knows after a restart, if it has more than one peer.
+fn own_secret(me: NodeId, peers: &[&Peer]) -> [u8; 32] {
+    let keys = peers.iter().filter_map(|peer| peer.key.as_ref());
+    keys.fold([0; 32], |secret, key| key.reset_secret(me, &secret))
+}
+
 fn has_key_of(peer: &Peer, other: &Peer) -> bool {
     peer.key == other.key && peer.key_id == other.key_id
 }
@@ -308,7 +314,7 @@ impl<I: Intercept> Worker<I> {
         }
         if self.tunnels.is_none() {
             let clock = Duration::from_millis(self.replay_guard.clock.now_ms());
-            let made = PeerTunnels::new(me, clock, self.now);
+            let made = PeerTunnels::new(me, &peers, clock, self.now);
             self.tunnels = made.ok().filter(|made| {
                 let tunnels = made.shared.tunnels.borrow();
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_TUNNELS);
