@@ -72,6 +72,7 @@ fn transfer(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
     });
 }
 
+// promise: K20
 #[test]
 fn flows_take_streams() {
     let network = network([Link::Veth, Link::Veth, Link::Veth]);
@@ -98,6 +99,7 @@ fn flows_take_streams() {
     }
 }
 
+// promise: K20
 #[test]
 fn bytes_cross_a_lossy_hop() {
     let network = far(0.05);
@@ -117,6 +119,7 @@ fn bytes_cross_a_lossy_hop() {
     }
 }
 
+// promise: K20
 #[test]
 fn half_closed_flow_goes_on() {
     let network = far(0.0);
@@ -133,6 +136,7 @@ fn half_closed_flow_goes_on() {
     until_ended(&nodes[1], "finished", 1);
 }
 
+// promise: K20
 #[test]
 fn resets_pass_both_ways() {
     let network = far(0.02);
@@ -153,6 +157,7 @@ fn resets_pass_both_ways() {
     }
 }
 
+// promise: K20
 #[test]
 fn refusals_pass_over_streams() {
     let network = far(0.0);
@@ -170,6 +175,7 @@ fn refusals_pass_over_streams() {
     assert_eq!(counter(&nodes[0], "hops_quic"), 2);
 }
 
+// promise: K21
 #[test]
 fn killed_peer_resets_its_flows() {
     let network = far(0.0);
@@ -191,6 +197,7 @@ fn killed_peer_resets_its_flows() {
     assert_eq!(counter(&nodes[0], "hops_quic"), 2);
 }
 
+// promise: K21
 #[test]
 fn blocked_udp_leaves_tcp() {
     let network = far(0.0);
@@ -213,6 +220,7 @@ fn blocked_udp_leaves_tcp() {
     }
 }
 
+// promise: K21
 #[test]
 fn udp_blocked_in_mid_run() {
     let network = far(0.0);

@@ -216,7 +216,7 @@ impl Control {
         let within = (now - newest.at).max(now - newest.acked_at);
         let sample = rate_of(self.delivered - newest.delivered, within);
         self.acked_at = now;
-        // What is older than a few rounds is lost, and its ACK would tell nothing.
+        // What is older than a few rounds is lost, and its ACK would show nothing.
         while self.sent.front().is_some_and(|one| one.at < newest.at) {
             self.sent.pop_front();
         }

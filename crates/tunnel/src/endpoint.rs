@@ -29,8 +29,8 @@ const HANDSHAKES_MAX: usize = 256;
 const SECRET_BYTES: usize = 32;
 /// What that secret is for (RFC 5705).
 const SECRET_LABEL: &[u8] = b"EXPERIMENTAL posthaste hop";
-/// How long a connection in use may hear nothing before flows take another way.
-const UNHEARD_MAX: Duration = Duration::from_millis(700);
+/// How long a connection in use may receive nothing before flows take another way.
+const SILENT_MAX: Duration = Duration::from_millis(700);
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ struct Conn {
     /// One of the ends wants no more streams.
     is_leaving: bool,
     /// When something last came.
-    heard: Duration,
+    received: Duration,
     /// Frames sent that the peer acknowledges.
     elicited: u64,
     /// When one was first sent since then.
@@ -254,7 +254,7 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(conn) = self.connections.get_mut(&handle) {
                     conn.inner.handle_event(event);
-                    (conn.heard, conn.waits_since) = (now, None);
+                    (conn.received, conn.waits_since) = (now, None);
                     self.touch(handle);
                     self.drain(handle);
                 }
@@ -310,7 +310,7 @@ impl Endpoint {
             is_lost: false,
             is_dialed: false,
             is_leaving: false,
-            heard: now,
+            received: now,
             elicited: 0,
             waits_since: None,
         };
@@ -407,20 +407,20 @@ impl Endpoint {
         Some(base + due.saturating_duration_since(epoch))
     }
 
-    /// Whether a connection carries new flows: open, and heard of lately if it has anything to
-    /// hear.
+    /// Whether a connection carries new flows: open, and not silent about what was
+    /// sent.
     pub fn is_usable(&self, connection: u64, now: Duration) -> bool {
         self.conn(connection).is_some_and(|conn| {
-            let silent = conn.waits_since.is_some_and(|since| {
-                now.saturating_sub(since) > UNHEARD_MAX + 2 * conn.inner.rtt()
-            });
+            let silent = conn
+                .waits_since
+                .is_some_and(|since| now.saturating_sub(since) > SILENT_MAX + 2 * conn.inner.rtt());
             conn.is_up && !conn.is_lost && !conn.is_leaving && !silent
         })
     }
 
     /// When something last came over a connection.
-    pub fn heard(&self, connection: u64) -> Option<Duration> {
-        Some(self.conn(connection)?.heard)
+    pub fn received(&self, connection: u64) -> Option<Duration> {
+        Some(self.conn(connection)?.received)
     }
 
     /// The smoothed round-trip time of a connection.
@@ -517,7 +517,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks the peer to open no more streams on a connection: it has a new one of its own kind, of
+    /// Requests that the peer open no more streams on a connection: it has a new one of its own kind, of
     /// which the first is all that there is.
     pub fn go_away(&mut self, connection: u64) {
         let Some(&handle) = self.handles.get(&connection) else {
@@ -577,7 +577,7 @@ impl Endpoint {
         }
     }
 
-    /// Passes on what a connection has to say after it was called.
+    /// Passes on what follows from a call of a connection.
     fn drain(&mut self, handle: ConnectionHandle) {
         while let Some(conn) = self.connections.get_mut(&handle) {
             if let Some(event) = conn.inner.poll_endpoint_events() {

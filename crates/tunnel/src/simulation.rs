@@ -140,6 +140,7 @@ impl Network {
     }
 }
 
+// promise: B17
 #[test]
 fn both_ends_are_authenticated() {
     let mut network = Network::new(|_, _| false);
@@ -168,8 +169,9 @@ fn both_ends_are_authenticated() {
     assert!(secrets[0].is_some() && secrets[0] == secrets[1]);
 }
 
+// promise: B17
 #[test]
-fn strangers_are_rejected() {
+fn unauthorized_keys_are_rejected() {
     let [dialer, acceptor] = credentials();
     let other = |mut one: Credentials, what: &str| {
         match what {
@@ -200,6 +202,7 @@ fn strangers_are_rejected() {
     }
 }
 
+// promise: K21
 #[test]
 fn silence_makes_a_connection_unusable_then_lost() {
     let mut network = Network::new(|_, _| false);
@@ -228,6 +231,7 @@ fn silence_makes_a_connection_unusable_then_lost() {
     assert_eq!(read.kind(), io::ErrorKind::ConnectionReset);
 }
 
+// promise: K21
 #[test]
 fn successor_resets_the_connections_of_a_dead_endpoint() {
     let mut network = Network::new(|_, _| false);

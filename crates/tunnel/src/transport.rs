@@ -38,7 +38,7 @@ pub(crate) fn config(control: ControlFactory) -> TransportConfig {
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
-        // By opening it an end says that it goes away.
+        // An end opens it to report that it goes away.
         .max_concurrent_uni_streams(VarInt::from_u32(1))
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(Some(KEEP_ALIVE))

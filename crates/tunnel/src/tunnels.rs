@@ -189,7 +189,7 @@ impl Tunnels {
                 self.endpoint
                     .on_datagram(path, ecn, datagram, &mut self.sending, now);
             if let (Some(answer), Some(socket)) = (answer, self.sockets.get(&number)) {
-                // An answer that is lost is asked for again.
+                // A sender that gets no answer sends again.
                 let _ = socket.send(&answer, &self.sending[..answer.size]);
             }
             if let Some(connection) = accepted {
@@ -223,7 +223,7 @@ impl Tunnels {
             .sockets
             .get(&number)
             .and_then(|socket| socket.connection);
-        // Only where it says that no process is there: others may pass, and are found by silence.
+        // Only the error for a port without a process: others may pass, and are found by silence.
         if let (io::ErrorKind::ConnectionRefused, Some(connection)) = (error.kind(), connection) {
             self.endpoint.on_refused(connection, now);
         }

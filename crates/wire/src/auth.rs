@@ -169,6 +169,7 @@ mod tests {
         }
     }
 
+    // promise: B17
     #[test]
     fn tunnel_seeds_differ_by_direction_and_key() {
         let [one, two] = [1, 2].map(|id| NodeId::new(id).unwrap());

@@ -13,7 +13,7 @@ use posthaste_tunnel::{Stream, Tunnels};
 use crate::sys::{self, retry};
 
 /// Round trips that bytes on a stream may take until they are acknowledged, one loss among them,
-/// and what the other end takes for that. No event and no call tells it.
+/// and what the other end takes for that. No event and no call reports it.
 const ACKED_ROUND_TRIPS: u32 = 3;
 const ACKED_EXTRA: Duration = Duration::from_millis(100);
 
@@ -96,10 +96,10 @@ impl StreamEnd {
 
     /// Whether anything has come over its connection after `since`: what was sent before may have
     /// arrived.
-    pub(super) fn has_heard(&self, since: Duration) -> bool {
+    pub(super) fn has_received(&self, since: Duration) -> bool {
         let tunnels = self.shared.tunnels.borrow();
-        let heard = tunnels.endpoint.heard(self.stream.connection);
-        heard.is_some_and(|heard| heard > since)
+        let received = tunnels.endpoint.received(self.stream.connection);
+        received.is_some_and(|received| received > since)
     }
 
     /// The round-trip time of its connection, if that is open.

@@ -144,9 +144,14 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
         }
         // What came may be the acknowledgement of any of them.
         End::Stream(stream) => {
-            let heard = stream.has_heard(since);
+            let received = stream.has_received(since);
             // The same hop is left by TCP, whatever others there are.
-            (heard, heard && sent > 0, stream.round_trip(), can_repeat)
+            (
+                received,
+                received && sent > 0,
+                stream.round_trip(),
+                can_repeat,
+            )
         }
     };
     let seen = Seen {

@@ -409,7 +409,7 @@ impl<I: Intercept> Worker<I> {
             readable: ready.readable,
             writable: ready.writable,
             failed: ready.failed,
-            // A short read may end at a gap, so it tells nothing.
+            // A short read may end at a gap.
             ..Ready::default()
         };
         self.on_side_ready(tag >> 1, side, ready);

@@ -278,6 +278,7 @@ fn start_overruns_a_queue_by_little() {
     );
 }
 
+// promise: K23
 #[test]
 fn change_of_rate_followed_within_a_second() {
     let mut path = path(vec![Sender::own(ms(0))]);
@@ -297,6 +298,7 @@ fn change_of_rate_followed_within_a_second() {
     assert!(dropped * 100 < sent * 2, "{dropped} of {sent}");
 }
 
+// promise: K23
 #[test]
 fn fair_to_its_like() {
     for count in [2, 8] {
@@ -311,6 +313,7 @@ fn fair_to_its_like() {
     }
 }
 
+// promise: K23
 #[test]
 fn fair_to_cubic() {
     // The queue in halves of the product.

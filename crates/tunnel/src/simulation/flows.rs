@@ -159,6 +159,7 @@ fn run(network: &mut Network, flows: &mut Flows, seconds: u64) {
     }
 }
 
+// promise: K20
 #[test]
 fn no_byte_is_lost() {
     simulate(8, |mut rng: Rng| {
@@ -183,6 +184,7 @@ fn no_byte_is_lost() {
     });
 }
 
+// promise: K20
 #[test]
 fn reset_reaches_the_other_end() {
     simulate(8, |mut rng: Rng| {
@@ -205,6 +207,7 @@ fn reset_reaches_the_other_end() {
     });
 }
 
+// promise: K21
 #[test]
 fn lost_connection_ends_its_flows() {
     let mut network = Network::new(|_, _| false);
@@ -222,6 +225,7 @@ fn lost_connection_ends_its_flows() {
     assert_eq!(flows.count(1, Outcome::Reset), 20);
 }
 
+// promise: K22
 #[test]
 fn streams_leave_nothing_behind() {
     let mut network = Network::new(|_, _| false);
@@ -252,6 +256,7 @@ fn streams_leave_nothing_behind() {
 }
 
 /// Every second packet of a whole window is lost, which makes as many gaps as there can be.
+// promise: K22
 #[test]
 fn gaps_never_end_the_connection() {
     let mut network = Network::new(|_, _| false);

@@ -59,6 +59,7 @@ mod tests {
         waits.collect()
     }
 
+    // promise: K21
     #[test]
     fn blocked_udp_is_tried_at_doubling_intervals() {
         let blocked = [(false, LostReason::TimedOut); 6];
