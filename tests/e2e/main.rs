@@ -53,6 +53,7 @@ mod support;
 mod syn_options;
 mod transparency;
 mod tryout;
+mod tunnels;
 mod upgrade;
 mod validation;
 mod verbs;

@@ -116,6 +116,14 @@ counters! {
     hops_warm: total,
     #[doc = "Flows that left for another node over a connection of their own."]
     hops_cold: total,
+    #[doc = "Flows that left for another node over a stream of a tunnel."]
+    hops_quic: total,
+    #[doc = "Tunnels that are open, dialed and accepted."]
+    tunnels_up: gauge,
+    #[doc = "Tunnels that were open and were lost."]
+    tunnels_lost: total,
+    #[doc = "Tunnels that did not open."]
+    tunnels_failed: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
     #[doc = "Flows that went another way although their clients had sent bytes, none of which had arrived."]
