@@ -79,10 +79,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Else the guards of nodes that were killed look after open flows for two hours.
         let _ = fs::remove_dir_all(self.root().join("posthaste"));
-        let _ = Command::new("umount")
-            .arg("-l")
-            .arg(self.root())
-            .status();
+        let _ = Command::new("umount").arg("-l").arg(self.root()).status();
     }
 }
 
