@@ -318,7 +318,7 @@ struct packet_profile {
 struct packet_prefix {
 	__u32 half_open;
 	__u32 validated; /* a client of it has completed a handshake */
-	__u32 rtt_us; /* from an answer to its acknowledgement: the longest of late */
+	__u32 rtt_us; /* from an answer to its acknowledgement: the longest recent time */
 };
 
 #define PACKET_CLIENTS 1024
