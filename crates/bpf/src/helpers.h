@@ -90,3 +90,5 @@ static long HELPER(redirect)(__u32 ifindex, __u64 flags) = NUMBER(redirect);
 static long HELPER(redirect_neigh)(__u32 ifindex, void *next_hop, int bytes,
 				   __u64 flags) = NUMBER(redirect_neigh);
 static struct bpf_tcp_sock *HELPER(tcp_sock)(void *sk) = NUMBER(tcp_sock);
+static long HELPER(probe_read_kernel)(void *to, __u32 bytes,
+				      const void *from) = NUMBER(probe_read_kernel);
