@@ -20,25 +20,36 @@
 /* TCP_INFINITE_SSTHRESH */
 #define INFINITE_SSTHRESH 0x7fffffff
 
-/* The connection has bytes in flight, from now on. */
-static __always_inline void join(void *sk, struct path *path)
+/* What a connection stores: the path that counts it, and the bytes that it may have in flight. */
+#define JOINED(sk) FIELD(sk, __u64, private)
+#define GRANTED(sk) (*(&FIELD(sk, __u64, private) + 1))
+
+/* The connection has bytes in flight, from now on. Whether that is news. */
+static __always_inline bool join(void *sk, struct path *path)
 {
 	__u64 now = bpf_ktime_get_ns();
 
-	if (FIELD(sk, __u64, private) == path->born_ns)
-		return;
-	FIELD(sk, __u64, private) = path->born_ns;
+	if (JOINED(sk) == path->born_ns)
+		return false;
+	JOINED(sk) = path->born_ns;
+	GRANTED(sk) = 0;
 	/* The time before is none of a window's. */
-	if (__sync_fetch_and_add(&path->flows, 1) <= 0)
+	if (__sync_fetch_and_add(&path->flows, 1) <= 0) {
 		open_window(path, now);
+		path->scale = SCALE;
+		path->free = 0;
+	}
+	return true;
 }
 
 /* It has none any more. A path that was forgotten meanwhile has not counted it. */
 static __always_inline void leave(void *sk, struct path *path)
 {
-	if (FIELD(sk, __u64, private) == path->born_ns)
+	if (JOINED(sk) == path->born_ns) {
 		__sync_fetch_and_add(&path->flows, -1);
-	FIELD(sk, __u64, private) = 0;
+		__sync_fetch_and_add(&path->granted, -(__s64)GRANTED(sk));
+	}
+	JOINED(sk) = 0;
 }
 
 static __always_inline bool is_idle(void *sk)
@@ -48,7 +59,7 @@ static __always_inline bool is_idle(void *sk)
 }
 
 /* Sets window and pacing of a connection by its share. */
-static __always_inline void apply(void *sk, struct path *path, __u32 acked)
+static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool is_first)
 {
 	__u64 mss = FIELD(sk, __u32, mss_cache);
 	__u32 now = FIELD(sk, __u32, snd_cwnd);
@@ -58,6 +69,12 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked)
 		return;
 	share = share_bytes(path);
 	window = share / mss + WINDOW_SLACK;
+	if (is_first) {
+		__u64 most = spare_bytes(path) / mss;
+
+		most = most > WINDOW_FIRST ? most : WINDOW_FIRST;
+		window = window < most ? window : most;
+	}
 	if (path->phase != STEADY) {
 		/* Slow start, from what is known on. */
 		__u64 most = 3 * window + WINDOW_FIRST;
@@ -66,8 +83,11 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked)
 		grown = grown > most ? most : grown;
 		window = grown > window ? grown : window;
 	}
-	FIELD(sk, __u32, snd_cwnd) = window > WINDOW_MAX ? WINDOW_MAX : window;
+	window = window > WINDOW_MAX ? WINDOW_MAX : window;
+	FIELD(sk, __u32, snd_cwnd) = window;
 	window *= mss;
+	__sync_fetch_and_add(&path->granted, window - GRANTED(sk));
+	GRANTED(sk) = window;
 	/* The queue takes what is above the rate: as much as the window has beyond the path. */
 	window = path->phase == STEADY ? window : 2 * window;
 	FIELD(sk, unsigned long, pacing_rate) = window * USEC_PER_SEC / path->rtt_min_us;
@@ -80,21 +100,23 @@ static __always_inline void on_ack(void *sk, void *sample)
 	__s64 rtt = FIELD(sample, long, rtt_us);
 	__s32 losses = FIELD(sample, int, losses);
 	__u64 now = bpf_ktime_get_ns();
+	bool is_limited;
 
 	if (!path)
 		return;
 	join(sk, path);
+	/* A few segments below the window is what TSO leaves. */
+	is_limited = FIELD(sample, __u32, prior_in_flight) * 10 >= FIELD(sk, __u32, snd_cwnd) * 9;
+	if (is_limited)
+		path->limited = 1;
 	if (rtt > 0)
-		on_round_trip(path, rtt);
+		on_round_trip(path, rtt, is_limited);
 	__sync_fetch_and_add(&path->delivered, (__u64)acked * FIELD(sk, __u32, mss_cache));
 	if (losses > 0)
 		__sync_fetch_and_add(&path->lost, (__u64)losses * FIELD(sk, __u32, mss_cache));
-	/* A few segments below the window is what TSO leaves. */
-	if (FIELD(sample, __u32, prior_in_flight) * 10 >= FIELD(sk, __u32, snd_cwnd) * 9)
-		path->limited = 1;
 	if (now - path->window_ns >= window_length(path))
 		close_window(path, now);
-	apply(sk, path, acked);
+	apply(sk, path, acked, false);
 	if (is_idle(sk))
 		leave(sk, path);
 }
@@ -144,8 +166,8 @@ void on_event(__u64 *arguments)
 	path = find_path(sk);
 	if (!path)
 		return;
-	join(sk, path);
-	apply(sk, path, 0);
+	if (join(sk, path))
+		apply(sk, path, 0, true);
 }
 
 /* Losses do not lower the window. */

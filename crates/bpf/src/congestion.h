@@ -19,8 +19,18 @@
 #define WINDOW_FIRST 10
 /* Segments: more than any path takes. */
 #define WINDOW_MAX 200000
+/*
+ * Windows without a queue before more is in flight: it takes one until the first bytes of a flight
+ * are acknowledged, and another until a larger one has filled the queue.
+ */
+#define FREE_WINDOWS 3
 /* The window in percent of what the path holds: a quarter of it waits in the queue. */
 #define SCALE 125
+/*
+ * Likewise, with the first flights of further connections: those that were there first give theirs
+ * up when their ACKs come, a round trip later.
+ */
+#define SCALE_MOST 160
 /* Round trips that show a queue, in a row, before slow start ends. */
 #define QUEUED_ACKS 32
 /* The shortest window in microseconds: timers and bursts of ACKs are coarse. */
@@ -80,10 +90,14 @@ struct path {
 	__u64 last;
 	/* Percent of what the path holds that all connections together have in flight. */
 	__u64 scale;
+	/* Windows without a queue in a row. */
+	__u64 free;
 	/* Connections with bytes in flight. */
 	__s64 flows;
 	/* Round trips in a row that showed a queue. */
 	__u64 queued;
+	/* Bytes that the connections with bytes in flight may have there, together. */
+	__s64 granted;
 	/* Whether a connection had its window full in this window. */
 	__u32 limited;
 	__u32 phase;
@@ -140,23 +154,36 @@ static __always_inline void open_window(struct path *path, __u64 now)
 	path->limited = 0;
 }
 
+/* Bytes on the way while the queue is empty. */
+static __always_inline __u64 held_bytes(struct path *path)
+{
+	return path->rate * path->rtt_min_us / USEC_PER_SEC;
+}
+
 /* Bytes that a connection may have in flight. */
 static __always_inline __u64 share_bytes(struct path *path)
 {
-	__u64 held = path->rate * path->rtt_min_us / USEC_PER_SEC;
 	__u64 flows = path->flows > 1 ? path->flows : 1;
 
-	return held * path->scale / 100 / flows;
+	return held_bytes(path) * path->scale / 100 / flows;
 }
 
-static __always_inline void on_round_trip(struct path *path, __u64 us)
+/* Bytes that no connection has been granted. */
+static __always_inline __u64 spare_bytes(struct path *path)
+{
+	__s64 spare = held_bytes(path) * SCALE_MOST / 100 - path->granted;
+
+	return spare > 0 ? spare : 0;
+}
+
+static __always_inline void on_round_trip(struct path *path, __u64 us, bool is_limited)
 {
 	if (path->rtt_min_us == 0 || us < path->rtt_min_us)
 		path->rtt_min_us = us;
 	if (path->window_rtt_us == 0 || us < path->window_rtt_us)
 		path->window_rtt_us = us;
 	if (us > path->rtt_min_us + path->rtt_min_us / 4 + 2000)
-		path->queued++;
+		path->queued += is_limited;
 	else
 		path->queued = 0;
 	if (path->phase == STARTUP && path->queued >= QUEUED_ACKS)
@@ -168,16 +195,18 @@ static __always_inline void on_busy_window(struct path *path, __u64 rate)
 {
 	__u64 least = path->rate * FALL_MOST / 100;
 	__u64 most = rate > path->last ? rate : path->last;
+	__u64 scale;
 
 	path->last = rate;
+	path->free = 0;
 	if (path->phase == STEADY)
 		path->rate = most > least ? most : least;
 	else
 		path->rate = rate;
 	path->phase = STEADY;
-	path->scale = path->scale * path->rtt_min_us / path->window_rtt_us * SCALE / 100;
-	if (path->scale < SCALE)
-		path->scale = SCALE;
+	scale = path->scale * path->rtt_min_us * SCALE / path->window_rtt_us / 100;
+	if (scale < path->scale)
+		path->scale = scale > SCALE ? scale : SCALE;
 }
 
 /* And after another one. */
@@ -187,8 +216,10 @@ static __always_inline void on_free_window(struct path *path, __u64 rate)
 
 	if (rate > path->rate)
 		path->rate = rate;
+	if (path->phase == HOLD)
+		path->phase = STARTUP;
 	/* Connections that need less than their share leave it to the others. */
-	if (path->limited && path->scale < most)
+	if (path->limited && ++path->free % FREE_WINDOWS == 0)
 		path->scale += path->scale / 4;
 	if (path->scale > most)
 		path->scale = most;
@@ -206,7 +237,8 @@ static __always_inline void close_window(struct path *path, __u64 now)
 	if (us == 0 || __sync_val_compare_and_swap(&path->window_ns, began, now) != began)
 		return;
 	rate = delivered * USEC_PER_SEC / us;
-	if (was_held && rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
+	/* Connections with little to send say nothing about the path. */
+	if (was_held && path->limited && rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
 		on_busy_window(path, rate);
 	else
 		on_free_window(path, rate);
