@@ -329,6 +329,9 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         let roll = fleet::Roll::call(control.workers());
         let _ = tokio::time::timeout(pause, control.draining.notified()).await;
         control.node.look_after_guard();
+        if control.state() == State::Ready {
+            control.node.place_flows();
+        }
         packet_log.look(&*control.node);
         if !settled {
             // The start is complete, and the memory of its code can be released.

@@ -2,7 +2,7 @@
 //! Pins each worker to the CPU whose packets it gets.
 //!
 //! The redirect program assigns a flow to the worker with the number of the CPU on which the SYN
-//! arrived, modulo the number of workers (`this_worker`). A worker that runs on that CPU finds its
+//! arrived, modulo the number of workers (`this_worker`), unless that CPU is full. A worker that runs on that CPU finds its
 //! sockets in the cache, and no other CPU has to be woken.
 
 use nix::errno::Errno;

@@ -58,9 +58,13 @@ pub(crate) fn set_rules(redirect: &mut Redirect, config: &Config) -> Result<u8, 
     } else {
         &[]
     };
+    redirect.set_rules(rules, config.relays(), is_chained(config))
+}
+
+/// Whether flows may be sent through other nodes.
+pub(crate) fn is_chained(config: &Config) -> bool {
     // A controller may add routes at any time.
-    let chained = !config.policy.chains.routes.is_empty() || config.follow.is_some();
-    redirect.set_rules(rules, config.relays(), chained)
+    !config.policy.chains.routes.is_empty() || config.follow.is_some()
 }
 
 /// The observation settings of the programs.

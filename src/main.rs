@@ -21,6 +21,7 @@ mod intercept;
 mod keys;
 mod memory;
 mod node;
+mod placement;
 mod plan;
 mod reach;
 mod run;

@@ -21,7 +21,7 @@ use posthaste_bpf::{Congestion, FIRST_GENERATION, Maps, Redirect, Settings};
 use posthaste_relay::chain::{Chains, Encapsulation};
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
-use posthaste_relay::policy::{OWN_CONGESTION, Policy};
+use posthaste_relay::policy::{DataPath, OWN_CONGESTION, Policy};
 use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
@@ -31,6 +31,7 @@ use crate::destinations::{Ends, Feed, Samples};
 use crate::guard::Guard;
 use crate::host::Claim;
 use crate::intercept::{self, WorkerHost};
+use crate::placement::Placement;
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind};
 use crate::{admin, affinity, host, reach};
@@ -73,6 +74,8 @@ pub(crate) struct Node {
     redirect: Mutex<Redirect>,
     /// The congestion control of hops, if something wants it and the kernel has taken it.
     congestion: Option<Congestion>,
+    /// `None` unless each worker has a CPU of its own.
+    placement: Option<Mutex<Placement>>,
     /// The workers, in the order of their numbers.
     pub(crate) workers: Vec<Handle>,
     pub(crate) log: Log,
@@ -308,6 +311,8 @@ impl Node {
         redirect.set_observing(intercept::observing(&config))?;
         // Before the workers open hops.
         let congestion = register_congestion(&config.policy, &log);
+        let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
+        let placement = homes.and_then(Placement::new);
         Ok(Self {
             path,
             file: Mutex::new(config.clone()),
@@ -315,6 +320,7 @@ impl Node {
             plan_overlay: Mutex::default(),
             redirect: Mutex::new(redirect),
             congestion,
+            placement: placement.map(Mutex::new),
             workers: workers.to_vec(),
             log,
             measure,
@@ -342,12 +348,21 @@ impl Node {
         Ok(threads)
     }
 
-    /// Warns if a rule wants the packet path and this host cannot carry it, or not beyond this
+    /// Reports if a rule wants the packet path and this host cannot carry it, or not beyond this
     /// process.
     fn report_packet_path(&self) {
-        if let Some(error) = self.redirect().packet_path_error() {
-            let message = "the packet path is not available: its flows are forwarded";
-            self.log.warn(message, &[("error", &error)]);
+        let error = self.redirect().packet_path_error();
+        if let Some(error) = error {
+            let rules = &self.config().policy.rules;
+            // By default it is an improvement that a host may lack; a rule that requires it must not
+            // be ignored silently.
+            if rules.iter().any(|rule| rule.data_path == DataPath::Packet) {
+                let message = "the packet path is not available: flows under data_path = \"packet\" are forwarded";
+                self.log.warn(message, &[("error", &error)]);
+            } else {
+                let message = "the packet path is not available: all flows use sockets";
+                self.log.info(message, &[("error", &error)]);
+            }
         }
         if let Some(error) = self.redirect().packet_path_unpinned() {
             let message = "the packet path cannot be pinned: its open flows break when this process ends, \

@@ -58,6 +58,10 @@ struct Outcome {
     /// Connections forwarded and observed, and connections relayed.
     watched: u64,
     relayed: u64,
+    /// Connections that took the packet path, and the time that the first data of one left earlier,
+    /// on average.
+    packets: u64,
+    packets_saved_ms: Option<f64>,
     /// Why others were not relayed.
     no_gain: u64,
     blocked: bool,
@@ -96,10 +100,14 @@ pub(crate) fn run(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let mut services = table::services(&observed, &node.ended());
     services.truncate(args.rows);
     let counter = |name: &str| status.redirect.get(name).copied().unwrap_or(0);
+    let packets = counter("packet_opened");
     let outcome = Outcome {
         seconds,
         watched: counter("learned"),
         relayed: status.counters.get("relays_opened").copied().unwrap_or(0),
+        packets,
+        packets_saved_ms: (packets > 0)
+            .then(|| counter("packet_saved_us") as f64 / 1e3 / packets as f64),
         no_gain: counter("no_gain"),
         blocked: status.blocked,
         services,
@@ -132,10 +140,11 @@ fn watch(
         if shows && let Ok(status) = status() {
             let counter = |map: &BTreeMap<String, u64>, name| map.get(name).copied().unwrap_or(0);
             eprint!(
-                "\r{:>5} s left: {} connections watched, {} relayed ",
+                "\r{:>5} s left: {} connections watched, {} relayed, {} by the packet path ",
                 left.as_secs(),
                 counter(&status.redirect, "learned"),
-                counter(&status.counters, "relays_opened")
+                counter(&status.counters, "relays_opened"),
+                counter(&status.redirect, "packet_opened")
             );
         }
     }

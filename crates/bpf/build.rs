@@ -42,6 +42,7 @@ const OBJECTS: [(&str, &[&str]); 8] = [
             "profile_key",
             "profile",
             "multipath_listener",
+            "placement",
             "multipath_token",
             "event_head",
         ],
@@ -62,30 +63,11 @@ fn main() {
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
     let types = fs::read_to_string("src/types.h").expect("it is there");
     fs::write(out.join("stats.rs"), stats(&types)).expect("OUT_DIR is there to write to");
-    for header in [
-        "bypass.h",
-        "helpers.h",
-        "types.h",
-        "maps.h",
-        "packet.h",
-        "packet_flows.h",
-        "packet_icmp.h",
-        "packet_learning.h",
-        "packet_path.h",
-        "packet_segment.h",
-        "packet_view.h",
-        "rules.h",
-        "translate.h",
-        "events.h",
-        "half_open.h",
-        "multipath.h",
-        "options.h",
-        "admission.h",
-        "advice.h",
-        "observe.h",
-        "syn.h",
-    ] {
-        println!("cargo:rerun-if-changed=src/{header}");
+    for entry in fs::read_dir("src").expect("the sources are here") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_some_and(|extension| extension == "h") {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn guard(&self) -> api::Guard;
     /// Checks whether its guard lives, and starts another if not.
     fn look_after_guard(&self);
+    /// Gives a part of the new flows of full CPUs to the workers of idle ones.
+    fn place_flows(&self);
     /// The redirect program's counters: name, documentation, value.
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
     /// The configuration in force.

@@ -47,6 +47,8 @@ impl Operations for Fake {
         api::Guard::default()
     }
     fn look_after_guard(&self) {}
+    fn place_flows(&self) {}
+
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![("events_lost", "Lost.", 4)]
     }

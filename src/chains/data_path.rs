@@ -36,8 +36,9 @@ pub(crate) fn data_path(
         return None;
     }
     let has_client = question.client.is_some();
+    let data_path = rule.effective_data_path(crate::intercept::is_chained(config));
     Some(match packets {
-        _ if rule.data_path == DataPath::Socket => answer("socket", Reason::Rule),
+        _ if data_path == DataPath::Socket => answer("socket", Reason::Rule),
         None => answer("packet", Reason::Rule),
         Some(packets) => choose(rule, has_client, packets),
     })
@@ -126,9 +127,11 @@ mod tests {
         let forwarded = chosen("[[rule]]\nname = \"a\"\naction = \"forward\"", None);
         assert_eq!(forwarded, None);
         let socket = Some(("socket".to_owned(), Reason::Rule));
-        assert_eq!(chosen("", None), socket);
+        assert_eq!(chosen("data_path = \"socket\"", None), socket);
+        assert_eq!(chosen("accept = \"late\"", None), socket);
         let packet = Some(("packet".to_owned(), Reason::Rule));
         assert_eq!(chosen("data_path = \"packet\"", None), packet);
+        assert_eq!(chosen("", None), packet);
     }
 
     #[test]

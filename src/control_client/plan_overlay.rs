@@ -12,6 +12,7 @@ use posthaste_control::message::{self, Egress, Member, NodeNumber};
 use posthaste_control::route_table::RouteTable;
 use posthaste_relay::chain::{
     Chain, Chains, Encapsulation, NextHop, Path, Peer, Planned, PoolLimits, Prefixes, Toward,
+    Transport,
 };
 use posthaste_relay::policy::Prefix;
 use posthaste_wire::auth::Key;
@@ -257,6 +258,8 @@ fn peer(
         key_id,
         // The option has no authentication tag: only an operator can allow it.
         encapsulation: Encapsulation::Stream,
+        // Both ends have to agree on more, which only operators do.
+        transport: Transport::Tcp,
         source_addresses: callers,
         pool: POOL,
         socket: settings.socket.clone(),

@@ -23,6 +23,7 @@ pub(super) fn interface(name: &str) -> Interface {
             master: None,
             vlan_on: None,
             bridge: None,
+            paced: false,
         },
         forwards_v4: true,
         forwards_v6: true,

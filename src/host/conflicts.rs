@@ -176,6 +176,7 @@ mod tests {
             master: None,
             vlan_on: None,
             bridge: None,
+            paced: false,
         }
     }
 

@@ -19,10 +19,11 @@ const GROUPS: u32 = 1 | 1 << 7 | 1 << 18 | 1 << 23;
 const RULE_GONE: u16 = 33;
 /// `IFF_UP`
 const UP: u32 = 1;
-/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, and in it `IFLA_INFO_KIND`,
+/// `IFLA_IFNAME`, `IFLA_LINK`, `IFLA_QDISC`, `IFLA_MASTER`, `IFLA_LINKINFO`, and in it `IFLA_INFO_KIND`,
 /// `IFLA_INFO_DATA` and `IFLA_INFO_SLAVE_KIND`.
 const NAME: u16 = 3;
 const BELOW: u16 = 5;
+const QDISC: u16 = 6;
 const MASTER: u16 = 10;
 const INFO: u16 = 18;
 const KIND: u16 = 1;
@@ -77,6 +78,8 @@ pub(crate) struct Link {
     /// For a bridge, whether a setting of its own has the firewall see what it carries
     /// (`br_netfilter`).
     pub(crate) bridge: Option<bool>,
+    /// Whether its queueing discipline sends packets at the times that they bear.
+    pub(crate) paced: bool,
 }
 
 impl Link {
@@ -90,12 +93,14 @@ impl Link {
             master: None,
             vlan_on: None,
             bridge: None,
+            paced: false,
         };
         let (mut below, mut is_vlan) = (None, false);
         for (kind, value) in attributes(body.get(BODY_BYTES..)?) {
             match kind {
                 NAME => link.name = text(value),
                 BELOW => below = u32_at(value, 0),
+                QDISC => link.paced = text(value) == "fq",
                 MASTER => link.master = u32_at(value, 0),
                 INFO => {
                     link.port_of = attribute(value, PORT_KIND).map(text);

@@ -146,5 +146,6 @@ fn device(link: &Link, strict: &HashSet<u32>) -> Option<Device> {
         strict_source: strict.contains(&link.index),
         // With br_netfilter, conntrack sees what a bridge carries before tc does.
         tracked: link.bridge.is_some_and(|own| own || host::bridges_filter()),
+        paced: link.paced,
     })
 }

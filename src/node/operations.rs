@@ -21,6 +21,7 @@ use crate::api::{self, Interface, ReloadReport, control_client::Follow};
 use crate::chains::Followed;
 use crate::host::{self, Claim, HostChange, LinkEvent};
 use crate::intercept;
+use crate::placement::cpu_times;
 use crate::upgrade::{Descriptor, Kind, Predecessors};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
@@ -70,6 +71,21 @@ impl Operations for Node {
 
     fn look_after_guard(&self) {
         Self::guard(self).look_after(&self.log);
+    }
+
+    fn place_flows(&self) {
+        let Some(placement) = &self.placement else {
+            return;
+        };
+        let mut placement = lock(placement);
+        let opened = |worker: &Handle| worker.counters.relays_opened.read();
+        let changed = placement.look(self.workers.iter().map(opened).collect(), cpu_times);
+        let Some(worker) = changed else { return };
+        let placed = self.redirect().place(worker, placement.of(worker));
+        if let Err(error) = placed {
+            let message = "could not give flows to another worker";
+            self.log.warn(message, &[("error", &error)]);
+        }
     }
 
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
+use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits, Transport};
 use posthaste_wire::header::NodeId;
 
 use posthaste_config::{Capacity, Config};
@@ -79,6 +79,7 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         key: None,
         key_id: 0,
         encapsulation: Encapsulation::Stream,
+        transport: Transport::Tcp,
         source_addresses: Vec::new(),
         // Warm hops need a key.
         pool: PoolLimits { min: 0, max: 0 },

@@ -74,6 +74,13 @@ pub(super) fn text(outcome: &Outcome) -> String {
         "In {:.0} s the node watched {} connections that it forwarded, and relayed {}.\n",
         outcome.seconds, outcome.watched, outcome.relayed
     );
+    if let Some(saved_ms) = outcome.packets_saved_ms {
+        let _ = writeln!(
+            text,
+            "{} took the packet path: their data reached the server {saved_ms:.1} ms earlier on average.",
+            outcome.packets
+        );
+    }
     if outcome.no_gain > 0 {
         let _ = writeln!(
             text,

@@ -23,6 +23,8 @@ use crate::support::{
 use crate::syn_options::raw::send_segment;
 use crate::watch::sockets;
 
+mod operators;
+
 const CONFIG: &str = "[defaults]\nbypass = \"always\"\n";
 const AUTO: &str = "[defaults]\nbypass = \"auto\"\n";
 const CHUNK: usize = 1 << 16;
@@ -145,6 +147,20 @@ impl Transfer {
             let now = values(&self.control.read);
             now[0] > before[0] && now[1] > before[1] || self.has_ended()
         });
+    }
+
+    /// Waits until both ends have read more than now.
+    fn expect_progress(&self, moment: u64) {
+        let before = values(&self.control.read);
+        let goes_on = wait_until("bytes both ways", PATIENCE, || {
+            let now = values(&self.control.read);
+            now[0] > before[0] && now[1] > before[1]
+        });
+        assert!(
+            goes_on.is_ok(),
+            "after {moment} ms it stalls: {:?}",
+            self.control
+        );
     }
 
     /// Both ends have read everything, or both were reset.

@@ -12,6 +12,7 @@ use posthaste_lab::node::Node;
 use socket2::SockRef;
 
 use crate::observing::redirect;
+use crate::packet_path::lifetime::Place;
 use crate::support::{
     PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
     firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
@@ -24,12 +25,15 @@ mod icmp;
 mod late;
 mod learning;
 pub(crate) mod lifetime;
+mod paced;
 mod reload;
 mod report;
 mod resend;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
+/// The default, which the lab's nodes have not.
+const AUTO: &str = "[defaults]\ndata_path = \"auto\"\n";
 /// What an operator may have on a router: new connections only from clients, nothing invalid, and
 /// the router's own address for servers.
 const STRICT: &str = "table inet strict {
@@ -98,7 +102,8 @@ fn flows_are_carried_without_relays() {
 fn long_answers_use_sockets() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start_in(network.node(0), "[defaults]\ndata_path = \"auto\"\n");
+    let place = Place::new();
+    let node = place.start_with(network.node(0), AUTO);
     until_ready(&network, &node, &listener);
     let [taken, relays] = [
         redirect(&node, "packet_taken"),
@@ -110,18 +115,44 @@ fn long_answers_use_sockets() {
         pair.close_server_first();
         assert_eq!(redirect(&node, "packet_taken"), taken + round, "short");
     }
-    let answer = vec![7; 300_000];
     for round in 0..=2 {
-        let mut pair = Pair::open(&network, Family::V4, &listener);
-        let mut received = vec![0; answer.len()];
-        pair.server.write_all(&answer).expect("it is sent");
-        pair.client.read_exact(&mut received).expect("it arrives");
-        assert_eq!(received, answer);
-        pair.close_server_first();
+        fetch(&network, Family::V4, &listener);
         assert_eq!(counter(&node, "relays_opened"), relays + round);
         assert_eq!(redirect(&node, "packet_long"), round);
     }
     assert_eq!(redirect(&node, "packet_taken"), taken + 3);
+}
+
+/// The first flow, which is forwarded, shows how long answers are: the next takes the better way.
+#[test]
+fn forwarded_answer_shows_its_length() {
+    let network = line();
+    let [ready, long] = [PORT, PORT + 1].map(|port| listen(network.server(), port));
+    let place = Place::new();
+    let node = place.start_with(network.node(0), AUTO);
+    until_ready(&network, &node, &ready);
+    let relays = counter(&node, "relays_opened");
+    for family in Family::ALL {
+        let taken = redirect(&node, "packet_taken");
+        fetch(&network, family, &long);
+        assert_eq!(redirect(&node, "packet_taken"), taken, "{family}");
+        fetch(&network, family, &long);
+        assert_eq!(redirect(&node, "packet_taken"), taken, "{family}");
+    }
+    assert_eq!(counter(&node, "relays_opened"), relays + 2);
+    let list = node.relays().expect("the node answers");
+    assert_eq!(list["packet_flows"].as_array().map(Vec::len), Some(0));
+}
+
+/// Receives an answer that is longer than a server's first window.
+fn fetch(network: &Network, family: Family, listener: &TcpListener) {
+    let answer = vec![7; 300_000];
+    let mut pair = Pair::open(network, family, listener);
+    let mut received = vec![0; answer.len()];
+    pair.server.write_all(&answer).expect("it is sent");
+    pair.client.read_exact(&mut received).expect("it arrives");
+    assert_eq!(received, answer);
+    pair.close_server_first();
 }
 
 /// One client without options must not take them from the others.

@@ -77,9 +77,10 @@ static __always_inline bool is_left_to_packets(const struct verdict *verdict, bo
 	       !(capable && verdict->multipath == MULTIPATH_CONVERT);
 }
 
-/* Looks up what to do with a flow. It is left alone where no worker listens, and where its
- * server, which may check the port (rsh, NFS), would get another. */
-GLOBAL int lookup_rule(const struct packet *pkt, bool capable, struct verdict *verdict)
+/* Looks up what to do with a flow of a worker. It is left alone where that does not listen, and
+ * where its server, which may check the port (rsh, NFS), would get another. */
+GLOBAL int lookup_rule(const struct packet *pkt, __u32 worker, bool capable,
+		       struct verdict *verdict)
 {
 	struct bpf_sock *listener;
 	__u32 key;
@@ -88,7 +89,7 @@ GLOBAL int lookup_rule(const struct packet *pkt, bool capable, struct verdict *v
 		return ACTION_FORWARD;
 	if (is_martian(pkt) || !find_rule(pkt, verdict))
 		return ACTION_FORWARD;
-	key = listener_key(this_worker(), pkt);
+	key = listener_key(worker, pkt);
 	listener = bpf_map_lookup_elem(&listeners, &key);
 	if (!listener)
 		return ACTION_FORWARD;

@@ -103,7 +103,7 @@ static long find_option(__u32 index, struct bypass_work **of)
 	if (at >= work->header.bytes)
 		return 1;
 	at &= HEADER_MASK;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	option = work->header.before + at;
 	if (option[0] == TCP_OPTION_END)
@@ -127,7 +127,7 @@ static long find_option(__u32 index, struct bypass_work **of)
 
 static __always_inline __u8 *option_at(__u8 *header, __u32 at)
 {
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	return header + (at & HEADER_MASK);
 }
 
@@ -218,8 +218,7 @@ static long sum_part(__u32 index, struct tail *tail)
 	if (bytes > SUM_MAX - odd)
 		bytes = SUM_MAX - odd;
 	__builtin_memset(work->part, 0, sizeof(work->part));
-	asm volatile("" : "+r"(bytes));
-	if (!bytes || bytes > SUM_MAX ||
+	if (!is_between(&bytes, 1, SUM_MAX) ||
 	    bpf_skb_load_bytes(tail->skb, tail->at, work->part + odd, bytes))
 		return 1;
 	work->sum = bpf_csum_diff(work->part, SUM_MAX, NULL, 0, work->sum);
@@ -294,7 +293,7 @@ static __always_inline void write_blocks(struct bypass_work *work)
 	for (int i = 0; i < BYPASS_BLOCKS; i++) {
 		if (out->first[i] == out->last[i])
 			continue;
-		asm volatile("" : "+r"(to));
+		OPAQUE(to);
 		to &= 31;
 		if (to + 8 > work->sack_bytes)
 			return;

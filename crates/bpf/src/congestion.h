@@ -76,7 +76,7 @@ enum phase {
 
 /* A path, by the address at its other end. */
 struct path {
-	/* When it was first seen: tells it from a former one. */
+	/* When it was first seen, which distinguishes it from a former one. */
 	__u64 born_ns;
 	/* Bytes per second that it delivers. */
 	__u64 rate;
@@ -237,7 +237,7 @@ static __always_inline void close_window(struct path *path, __u64 now)
 	if (us == 0 || __sync_val_compare_and_swap(&path->window_ns, began, now) != began)
 		return;
 	rate = delivered * USEC_PER_SEC / us;
-	/* Connections with little to send say nothing about the path. */
+	/* Connections with little to send show nothing of the path. */
 	if (was_held && path->limited && rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
 		on_busy_window(path, rate);
 	else

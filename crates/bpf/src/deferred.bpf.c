@@ -15,6 +15,7 @@
 #include "half_open.h"
 #include "observe.h"
 #include "packet.h"
+#include "placement.h"
 #include "rules.h"
 #include "syn.h"
 
@@ -68,11 +69,16 @@ struct {
 #define SYN_LISTEN 2 /* to a listener */
 #define SYN_ACTION_BITS 2
 
-static __always_inline bool has_failed(const struct packet *pkt)
+/* A function of its own, as all on the way of a SYN together have 512 bytes of stack. */
+GLOBAL int has_failed(const struct packet *pkt)
 {
-	struct destination key = destination_of(pkt);
-	__u64 *until = bpf_map_lookup_elem(&failed_destinations, &key);
+	struct destination key;
+	__u64 *until;
 
+	if (!pkt)
+		return false;
+	key = destination_of(pkt);
+	until = bpf_map_lookup_elem(&failed_destinations, &key);
 	return until && bpf_ktime_get_ns() < *until;
 }
 
@@ -103,15 +109,15 @@ static __always_inline bool gains_nothing(const struct packet *pkt)
 /* Decides on the SYN of a flow to relay, and reports it to the worker. */
 GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct event_head *event)
 {
-	__u32 worker = this_worker();
 	struct half_open made = {};
 	struct half_open *half_open;
+	__u32 worker, listen;
 	struct flow flow;
-	__u32 listen;
 	__u8 accept;
 
 	if (!pkt || !event)
 		return SYN_PASS;
+	worker = placed_worker(pkt);
 	flow = pkt->flow;
 	half_open = find_half_open(&flow);
 	if (half_open && half_open->isn == pkt->tcp.seq)
@@ -122,6 +128,8 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	listen = SYN_LISTEN | listener_key(worker, pkt) << SYN_ACTION_BITS;
 	if (is_draining(worker))
 		return SYN_PASS;
+	if (worker != this_worker())
+		count(STAT_PLACED);
 	accept = event->accept;
 	if (!(accept & ACCEPT_AT_SYN))
 		return listen;
@@ -271,7 +279,7 @@ static __always_inline bool passes_multipath(const struct packet *pkt,
 		return false;
 	if (verdict->multipath == MULTIPATH_OFF ||
 	    (verdict->multipath == MULTIPATH_CONVERT &&
-	     multipath_listener(listener_key(this_worker(), pkt))))
+	     multipath_listener(listener_key(placed_worker(pkt), pkt))))
 		return false;
 	count(STAT_MULTIPATH_PASSED);
 	return true;
@@ -309,7 +317,7 @@ GLOBAL int unhide(const struct packet *pkt)
 static __always_inline void decide(struct __sk_buff *skb, const struct packet *pkt, bool capable,
 				   struct verdict *verdict)
 {
-	verdict->action = lookup_rule(pkt, capable, verdict);
+	verdict->action = lookup_rule(pkt, placed_worker(pkt), capable, verdict);
 	if (verdict->action == ACTION_RELAY && verdict->observe)
 		verdict->action = apply_advice(skb, pkt, verdict);
 }
@@ -483,7 +491,7 @@ int check_cookie(struct __sk_buff *skb)
 	learn(skb, &pkt);
 	flow = pkt.flow;
 	half_open = find_half_open(&flow);
-	key = listener_key(half_open ? half_open->worker : this_worker(), &pkt);
+	key = listener_key(half_open ? half_open->worker : placed_worker(&pkt), &pkt);
 	if (multipath_listener(key))
 		look_at_options(skb, &pkt, at, &options);
 	if (options.kind == OPTIONS_CAPABLE)

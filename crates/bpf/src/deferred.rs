@@ -51,6 +51,7 @@ impl Deferred {
             Some(map) => Ok(map),
             // The verifier needs a template of the inner maps.
             None if number == map::RINGS => object.make_outer(number, settings.workers, &rings[0]),
+            None if number == map::PLACEMENTS => object.make(number, Some(settings.workers)),
             None if number == map::PROFILES => object.make(number, Some(settings.profiles_max)),
             None => object.make(number, None),
         });

@@ -71,6 +71,12 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// Pinning the packet path, where only flows that outlive the process may take it.
+    #[error("its flows would end with this process: {source}")]
+    Unpinned {
+        /// The cause.
+        source: io::Error,
+    },
     /// Writing or reading a map.
     #[error("could not {verb} the map `{map}`: {source}")]
     Map {

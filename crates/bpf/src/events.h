@@ -88,7 +88,7 @@ GLOBAL int report(struct __sk_buff *skb, const struct packet *pkt, const struct 
 	event->head.frame_bytes = bytes;
 	/* A no-op that lets the verifier of Linux 6.1 see that it is 1 to FRAME_MAX;
 	 * clang must not fold its own knowledge into it. */
-	asm volatile("" : "+r"(bytes));
+	OPAQUE(bytes);
 	bytes = ((bytes - 1) & (FRAME_MAX - 1)) + 1;
 	if (bpf_skb_load_bytes(skb, 0, event->frame, bytes) ||
 	    (half_open && !make_half_open(pkt, half_open, &event->head))) {

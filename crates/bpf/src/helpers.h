@@ -89,6 +89,23 @@ static long HELPER(for_each_map_elem)(void *map, void *callback, void *context,
 static long HELPER(redirect)(__u32 ifindex, __u64 flags) = NUMBER(redirect);
 static long HELPER(redirect_neigh)(__u32 ifindex, void *next_hop, int bytes,
 				   __u64 flags) = NUMBER(redirect_neigh);
+static long HELPER(skb_set_tstamp)(struct __sk_buff *skb, __u64 tstamp,
+				   __u32 kind) = NUMBER(skb_set_tstamp);
 static struct bpf_tcp_sock *HELPER(tcp_sock)(void *sk) = NUMBER(tcp_sock);
 static long HELPER(probe_read_kernel)(void *to, __u32 bytes,
 				      const void *from) = NUMBER(probe_read_kernel);
+
+/* Hides from clang what it knows of a number, so that it does not leave out a check that the
+ * verifier needs, or check another copy of the number. */
+#define OPAQUE(number) asm volatile("" : "+r"(number))
+
+/* Whether a number is within bounds, in two comparisons: clang would make them one, of the
+ * distance to the lower bound, from which the verifier of Linux 6.12 learns nothing. */
+static __always_inline bool is_between(__u32 *number, __u32 least, __u32 most)
+{
+	OPAQUE(*number);
+	if (*number < least)
+		return false;
+	OPAQUE(*number);
+	return *number <= most;
+}

@@ -46,5 +46,7 @@ pub use event::parse_event;
 pub use observe::{Known, Observing, Profile, Translated, Trust};
 pub use packet::pins::{Orphans, remove_packet_pins};
 pub use packet::report::{PacketFlow, PacketKnowledge, PacketPhase};
-pub use redirect::{Device, FIRST_GENERATION, LinkLayer, Maps, Redirect, Settings};
+pub use redirect::{
+    Device, FIRST_GENERATION, LinkLayer, Maps, PLACEMENT_SLOTS, Redirect, Settings,
+};
 pub use worker_maps::{Host, WorkerHandle, WorkerMaps};

@@ -75,13 +75,18 @@ enum message {
 	MESSAGE_WAITING, /* whether the SYN met a TIME_WAIT socket */
 };
 
-GLOBAL int count(__u32 stat)
+GLOBAL int count_by(__u32 stat, __u32 amount)
 {
 	__u64 *value = bpf_map_lookup_elem(&stats, &stat);
 
 	if (value)
-		*value += 1;
+		*value += amount;
 	return 0;
+}
+
+static __always_inline void count(__u32 stat)
+{
+	count_by(stat, 1);
 }
 
 /* An IPv4 address in the form of the maps. */

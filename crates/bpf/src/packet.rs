@@ -90,13 +90,16 @@ struct Keeper {
 
 impl PacketPath {
     /// Loads the programs on the maps of the redirect program, and on those that an earlier process
-    /// left. Returns also why flows will end with this process, if they will.
+    /// left. Returns also why flows will end with this process, if they will; with `is_lasting`, that
+    /// is an error.
     pub(crate) fn load(
         settings: &Settings,
         shared: &[Arc<Map>],
+        is_lasting: bool,
     ) -> Result<(Self, Option<io::Error>), Error> {
         let (pins, unpinned) = match Pins::make(settings.netns) {
             Ok(pins) => (Some(pins), None),
+            Err(source) if is_lasting => return Err(Error::Unpinned { source }),
             Err(error) => (None, Some(error)),
         };
         let lock = pins.as_ref().map(Pins::lock).transpose();

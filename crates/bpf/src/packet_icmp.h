@@ -7,7 +7,9 @@
  *                          server would ignore the error (RFC 5927 section 4)
  * toward the client        quotes a SYN whose client has the node's SYN-ACK: to an
  *                          established connection such an error is a soft one (RFC 1122
- *                          section 4.2.3.9), so it becomes the reset that it means
+ *                          section 4.2.3.9), so it becomes the reset that it means; or a
+ *                          segment of a flow that was relayed, in the numbers of the
+ *                          server's connection, which become the client's
  */
 #pragma once
 #include "packet_path.h"
@@ -185,13 +187,19 @@ GLOBAL int icmp_out(struct __sk_buff *skb)
 	struct packet *pkt;
 
 	pkt = quoted_packet();
-	if (!pkt || !parse_error(skb, pkt, &error) || !is_refusal(pkt->family, &error))
+	if (!pkt || !parse_error(skb, pkt, &error))
 		return NEXT;
 	key = key_of(&pkt->flow);
 	entry = bpf_map_lookup_elem(&packet_flows, &key);
+	if (!entry || entry->ifindex != skb->ifindex || is_turned(&pkt->flow) != entry->turned)
+		return NEXT;
+	if (entry->state == PACKET_OPEN && entry->was_relayed) {
+		requote(skb, &error, error.seq - entry->client_seq_delta);
+		count(STAT_PACKET_ICMP);
+		return NEXT;
+	}
 	/* Only the exact number: who is not on the path must guess it (RFC 5927). */
-	if (!entry || entry->ifindex != skb->ifindex || error.seq != entry->client_isn ||
-	    is_turned(&pkt->flow) != entry->turned)
+	if (!is_refusal(pkt->family, &error) || error.seq != entry->client_isn)
 		return NEXT;
 	if (entry->state != PACKET_ANSWERED && entry->state != PACKET_HELD)
 		return NEXT;

@@ -51,6 +51,50 @@ static __always_inline void promise(struct packet_flow *made, const struct packe
 	}
 }
 
+/* The least delay that is worth it, and the longest: less than a client waits before it repeats
+ * its SYN (RFC 6298 section 2.1). */
+#define DELAY_MIN_US 10000
+#define DELAY_MAX_US 500000
+
+/* How long the answer to a client waits, in ms. A client that is much nearer than its server
+ * takes the way to the node for the whole one, and repeats data that wait here for the server.
+ * After the delay both handshakes complete together, so the server gets nothing later. An
+ * eighth less, since the server may answer sooner than before. */
+static __always_inline __u16 answer_delay(const struct packet_flow *made,
+					  const struct packet_profile *profile)
+{
+	__u32 ifindex = made->ifindex;
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	__u64 key = made->prefix;
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+	__u32 least = profile->rtt_us - profile->rtt_us / 8;
+	__u32 delay;
+
+	if (!device || !device->paced || !prefix || !prefix->rtt_us || least < prefix->rtt_us)
+		return 0;
+	delay = least - prefix->rtt_us;
+	if (delay < DELAY_MIN_US)
+		return 0;
+	return (delay < DELAY_MAX_US ? delay : DELAY_MAX_US) / 1000;
+}
+
+/* The client has acknowledged its answer. A longer way than before counts at once: to delay too
+ * little costs less than to delay too much. */
+static __always_inline void note_client_rtt(const struct packet_flow *entry)
+{
+	__u32 taken = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
+	__u32 delay = entry->delay_ms * 1000;
+	__u64 key = entry->prefix;
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+	__u32 rtt = taken > delay ? taken - delay : 1;
+
+	if (!prefix)
+		return;
+	if (rtt < prefix->rtt_us)
+		rtt = prefix->rtt_us - (prefix->rtt_us - rtt) / 8;
+	prefix->rtt_us = rtt;
+}
+
 /* How long a profile is valid: an option that a server stopped granting is not offered to
  * it any more, so only a forwarded SYN can show that it grants the option again. */
 #define PROFILE_NS (10 * 60 * 1000000000ull)
@@ -191,12 +235,44 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
+/* A flow that learns goes on to learn how long the answer is, unless its destination is known.
+ * Its place is bounded, and free after a time at the latest. */
+static __always_inline bool goes_on(const struct destination *service, struct packet_flow *entry,
+				    __u32 server_isn)
+{
+	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, service);
+
+	if (profile && is_valid(profile, bpf_ktime_get_ns()))
+		return entry->is_measured;
+	entry->node_isn = server_isn;
+	entry->is_measured = true;
+	return true;
+}
+
+/* A segment of the server, of a flow that learns. */
+GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
+{
+	bool has_shown;
+
+	if (!key || !entry)
+		return NEXT;
+	has_shown = is_long(entry, seq);
+	if (has_shown)
+		note_long(key, entry);
+	if (has_shown || flags & (TCP_FIN | TCP_RST)) {
+		stop_learning(entry, PACKET_REMOVED);
+		bpf_map_delete_elem(&packet_flows, key);
+	}
+	return NEXT;
+}
+
 static __always_inline bool is_equal(const struct packet_profile *one,
 				     const struct packet_profile *other)
 {
 	return one->learned_ns == other->learned_ns && one->mss == other->mss &&
 	       one->window == other->window && one->shift == other->shift &&
-	       one->offers == other->offers && one->tested == other->tested;
+	       one->offers == other->offers && one->tested == other->tested &&
+	       one->rtt_us == other->rtt_us;
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
@@ -207,6 +283,7 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	struct packet_profile made = {}, *profile;
 	struct destination service;
 	__u64 now = bpf_ktime_get_ns();
+	__u32 rtt_us;
 	__u8 offered;
 
 	if (!of || !entry || !scratch)
@@ -223,6 +300,9 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	}
 	if (!made.learned_ns || entry->state == PACKET_LEARNING)
 		made.learned_ns = now;
+	rtt_us = (now - entry->since_ns) / 1000;
+	if (!made.rtt_us || rtt_us < made.rtt_us)
+		made.rtt_us = rtt_us;
 	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
 	 * larger, and the smaller one is safe. */
 	made.mss = scratch->options.mss ? scratch->options.mss : 536;

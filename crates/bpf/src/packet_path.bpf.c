@@ -99,7 +99,7 @@ GLOBAL __u64 keyed_hash(const struct flow *flow, __u32 isn, __u64 now)
 /* Overwrites an option of the header with padding. */
 static __always_inline void pad_option(struct tcp_header *header, __u32 at, __u32 bytes)
 {
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	for (__u32 i = 0; i < bytes; i++)
 		header->after[at + i] = TCP_OPTION_NOP;
@@ -163,19 +163,19 @@ static __always_inline void write_syn_ack(struct packet_scratch *scratch,
 	header->after[14] = entry->node_window >> 8;
 	header->after[15] = entry->node_window;
 	at = found->mss_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at) {
 		header->after[at + 2] = entry->mss >> 8;
 		header->after[at + 3] = entry->mss;
 	}
 	at = found->shift_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at && entry->promised & OFFERS_WINDOW_SCALE)
 		header->after[at + 2] = entry->promised_shift;
 	at = found->ts_at;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	if (at && entry->promised & OFFERS_TIMESTAMPS) {
 		write_number(header->after + at + 2, entry->node_ts);
@@ -192,10 +192,10 @@ static __always_inline void strip_header(struct packet_scratch *scratch,
 	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
 }
 
-/* Answers the SYN that the scratch area has read, and makes of it the one that the server
- * gets. */
+/* Answers the SYN that the scratch area has read, after a delay, and makes of it the one that the
+ * server gets. */
 GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
-		      const struct packet_flow *entry)
+		      const struct packet_flow *entry, __u32 delay_ms)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct tcp_header *header;
@@ -211,7 +211,12 @@ GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 	store_header(skb, header, at);
 	turn_addresses(skb, pkt, true, ANSWER_HOPS);
 	swap_link_addresses(skb, pkt->l2_bytes);
+	if (delay_ms)
+		bpf_skb_set_tstamp(skb, bpf_ktime_get_ns() + delay_ms * 1000000ull,
+				   BPF_SKB_TSTAMP_DELIVERY_MONO);
 	bpf_clone_redirect(skb, skb->ifindex, 0);
+	if (delay_ms)
+		bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	turn_addresses(skb, pkt, false, hop_limit(pkt));
 	__builtin_memcpy(header->before, header->after, TCP_HEADER_MAX);
@@ -321,6 +326,7 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
 	made->client_ts = options->ts_value;
 	made->prefix = prefix_of(pkt);
+	made->delay_ms = answer_delay(made, profile);
 	made->state = PACKET_ANSWERED;
 }
 
@@ -457,8 +463,7 @@ static __always_inline __u32 sum_header(const struct packet *pkt, struct packet_
 
 	if (pkt->tcp.check == fold(sum))
 		return 0;
-	asm volatile("" : "+r"(bytes));
-	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+	if (!is_between(&bytes, sizeof(struct tcphdr), TCP_HEADER_MAX))
 		return 1;
 	return bpf_csum_diff(NULL, 0, (__be32 *)scratch->header.before, bytes, sum);
 }
@@ -500,7 +505,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 			/* It would translate the new connection by the old numbers. */
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED)
-			answer_syn(skb, pkt, &scratch->flow);
+			answer_syn(skb, pkt, &scratch->flow, scratch->flow.delay_ms);
 		return verdict;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -510,7 +515,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	note_client_ts(entry, &scratch->options);
 	if (!is_half_open(state))
 		return strip_syn(skb, scratch, at, entry);
-	answer_syn(skb, pkt, entry);
+	answer_syn(skb, pkt, entry, 0);
 	return state == PACKET_ACCEPTED ? DROP : PASS;
 }
 
@@ -535,8 +540,7 @@ static __always_inline bool read_piece(const struct cutting *cut, struct packet_
 				       __u32 bytes)
 {
 	held->bytes = bytes;
-	asm volatile("" : "+r"(bytes));
-	if (bytes && bytes <= PACKET_PAYLOAD_MAX) {
+	if (is_between(&bytes, 1, PACKET_PAYLOAD_MAX)) {
 		__builtin_memset(held->payload + bytes, 0, 4);
 		if (bpf_skb_load_bytes(cut->skb, cut->at, held->payload, bytes))
 			return false;
@@ -715,6 +719,20 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	return PASS;
 }
 
+/* The first of the two ends has answered. */
+static __always_inline void note_nearer(struct packet_flow *entry)
+{
+	entry->nearer_us = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
+}
+
+/* Both have. By forwarding, the client's data would have left that much later: by the round
+ * trip of the nearer end. */
+static __always_inline void note_opened(const struct packet_flow *entry)
+{
+	count(STAT_PACKET_OPENED);
+	count_by(STAT_PACKET_SAVED, entry->nearer_us);
+}
+
 /* A segment of the client, whose first was a SYN that the node answered. */
 GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		       struct packet_flow *entry)
@@ -737,9 +755,12 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(entry->prefix, true);
+		note_client_rtt(entry);
+		note_nearer(entry);
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(entry->prefix, true);
-		count(STAT_PACKET_OPENED);
+		note_client_rtt(entry);
+		note_opened(entry);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
 		return DROP;
@@ -908,6 +929,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	struct packet_scratch *scratch = scratch_area();
 	struct destination service;
 	__u32 state;
+	bool stays;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
@@ -924,8 +946,11 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		return NEXT;
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
+		stays = goes_on(&service, entry, bpf_ntohl(pkt->tcp.seq));
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		admit(&pkt->flow, entry);
+		if (stays)
+			return NEXT;
 		stop_learning(entry, PACKET_REMOVED);
 		bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
@@ -935,10 +960,12 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
 			mark_bad(&service);
-		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED))
+		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED)) {
+			note_nearer(entry);
 			return DROP;
+		}
 		if (change(entry, PACKET_HELD, PACKET_OPEN))
-			count(STAT_PACKET_OPENED);
+			note_opened(entry);
 		return turn_round(skb, pkt, entry, false);
 	}
 	if (state == PACKET_ACCEPTED)
@@ -1036,6 +1063,8 @@ int packet_out(struct __sk_buff *skb)
 			note_long(&view.key, entry);
 		return translate_out(skb, entry, view.at, view.bytes);
 	}
+	if (entry->state == PACKET_LEARNING && entry->is_measured && !(view.flags & TCP_SYN))
+		return measure(&view.key, entry, view.seq, view.flags);
 	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
 	 * the scratch area is touched. */
 	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&

@@ -322,7 +322,7 @@ static long read_option(__u32 index, struct packet_scratch **area)
 	(void)index;
 	if (at >= header->bytes)
 		return 1;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	option = header->before + at;
 	if (option[0] == TCP_OPTION_END)

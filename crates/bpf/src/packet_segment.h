@@ -76,8 +76,7 @@ static __always_inline __s64 payload_sum(struct packet_held *held, __s64 sum)
 		__u32 part = left < SUM_MAX ? left : SUM_MAX;
 
 		part = (part + 3) & ~3u;
-		asm volatile("" : "+r"(part));
-		if (part > SUM_MAX || !part)
+		if (!is_between(&part, 1, SUM_MAX))
 			break;
 		sum = bpf_csum_diff(NULL, 0, held->payload + at, part, sum);
 		left = left < SUM_MAX ? 0 : left - SUM_MAX;
@@ -169,14 +168,10 @@ GLOBAL int write_segment(struct __sk_buff *skb, const struct segment *segment,
 		check = ~fold(sum);
 	}
 	__builtin_memcpy(header + TCP_CHECKSUM_AT, &check, sizeof(check));
-	/* Clang must not fold its own knowledge of the bound into the check that the
-	 * verifier reads. */
-	asm volatile("" : "+r"(head));
-	if (head < sizeof(struct tcphdr) || head > sizeof(scratch->made))
+	if (!is_between(&head, sizeof(struct tcphdr), sizeof(scratch->made)))
 		return false;
 	bpf_skb_store_bytes(skb, at, header, head, 0);
-	asm volatile("" : "+r"(bytes));
-	if (held && bytes && bytes <= PACKET_PAYLOAD_MAX)
+	if (held && is_between(&bytes, 1, PACKET_PAYLOAD_MAX))
 		bpf_skb_store_bytes(skb, at + head, held->payload, bytes, 0);
 	return true;
 }

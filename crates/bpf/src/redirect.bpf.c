@@ -62,7 +62,7 @@ static __always_inline int on_syn(struct __sk_buff *skb, const struct packet *pk
 	skb->cb[MESSAGE_WAITING] = waiting;
 	bpf_tail_call(skb, &tail_calls, TAIL_OPEN_FLOW);
 	if (waiting || pkt->tcp.doff * 4 > SYN_HEADER_USUAL || is_draining(worker) ||
-	    lookup_rule(pkt, false, &verdict) != ACTION_RELAY || verdict.observe ||
+	    lookup_rule(pkt, worker, false, &verdict) != ACTION_RELAY || verdict.observe ||
 	    verdict.accept & ACCEPT_HOLDS || !passes_host(skb, pkt))
 		return TC_ACT_UNSPEC;
 	count(STAT_REDIRECTED);

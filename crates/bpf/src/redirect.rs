@@ -21,11 +21,11 @@ use crate::event;
 use crate::layout::{self, bytes};
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
-use crate::objects::types;
+use crate::objects::{deferred as deferred_object, types};
 use crate::observe::{self, Known, Observer, Observing};
 use crate::packet::PacketPath;
 use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
-use crate::rules;
+use crate::rules::{self, Wanted};
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
@@ -82,10 +82,15 @@ pub struct Device {
     /// Whether conntrack sees its packets before the programs do, as on a bridge with
     /// `br_netfilter`.
     pub tracked: bool,
+    /// Whether its queue sends packets at the times that they bear (`fq`).
+    pub paced: bool,
 }
 
 /// The generation of the first rules.
 pub const FIRST_GENERATION: u8 = 1;
+
+/// The parts in which the flows of a CPU are given to workers.
+pub const PLACEMENT_SLOTS: usize = size_of::<types::placement>() / size_of::<u16>();
 
 /// The maps that the programs of one node share with its workers. Created before the programs, so
 /// that workers can start while those are loading.
@@ -117,8 +122,7 @@ pub struct Redirect {
     observer: Option<Observer>,
     /// The packet path, once a rule wants it and the node has settled.
     packet_path: Option<PacketPath>,
-    /// Whether a rule wants it.
-    wants_packet_path: bool,
+    wants_packet_path: Wanted,
     /// The hand-over of flows to it, once a rule wants that.
     bypass: Option<Bypass>,
     /// Whether a rule wants it.
@@ -254,7 +258,7 @@ impl Redirect {
             deferred: None,
             observer: None,
             packet_path: None,
-            wants_packet_path: false,
+            wants_packet_path: Wanted::No,
             bypass: None,
             wants_bypass: false,
             packet_path_error: None,
@@ -303,7 +307,10 @@ impl Redirect {
         if rules.iter().any(rules::observes) {
             self.observe()?;
         }
-        self.wants_packet_path |= rules.iter().any(rules::wants_packet_path);
+        let wanted = rules
+            .iter()
+            .map(|rule| rules::wants_packet_path(rule, chained));
+        self.wants_packet_path = wanted.fold(self.wants_packet_path, Wanted::max);
         self.wants_bypass |= rules.iter().any(rules::wants_bypass);
         self.take_packets();
         let next = self.generation.wrapping_add(1);
@@ -441,6 +448,7 @@ impl Redirect {
             },
             strict_source: device.strict_source.into(),
             tracked: device.tracked.into(),
+            paced: device.paced.into(),
         };
         let devices = self.shared.get(map::DEVICES);
         devices.update(&ifindex.to_ne_bytes(), bytes(&value))
@@ -587,6 +595,25 @@ impl Redirect {
         Ok(())
     }
 
+    /// Gives the flows whose SYNs arrive on the CPU of `worker` to these workers, a part of equal
+    /// size to each. Has no effect before the node has settled.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn place(&self, worker: u16, to: &[u16; PLACEMENT_SLOTS]) -> Result<(), Error> {
+        let Some(deferred) = &self.deferred else {
+            return Ok(());
+        };
+        let workers = self.shared.settings.workers;
+        let shift = |to: u16| (u32::from(to) + workers - u32::from(worker)) % workers;
+        let value = types::placement {
+            // Workers have numbers of 16 bits.
+            shift: to.map(|to| u16::try_from(shift(to)).unwrap_or(0)),
+        };
+        let placements = &deferred.maps[deferred_object::map::PLACEMENTS];
+        placements.update(&u32::from(worker).to_ne_bytes(), bytes(&value))
+    }
+
     /// The entries of the flow table of the packet path if they are not those of the settings, once:
     /// an earlier process left its table.
     pub fn foreign_flow_table(&mut self) -> Option<u32> {
@@ -641,24 +668,25 @@ impl Redirect {
     }
 
     /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
-    /// the flows of such a rule are forwarded, so a failure is reported and nothing else fails. The
-    /// next rules try again.
+    /// flows are forwarded or use sockets, so a failure is reported and nothing else fails. The next
+    /// rules try again.
     fn take_packets(&mut self) {
         if let Err(error) = self.attach_packets() {
-            self.wants_packet_path = false;
+            self.wants_packet_path = Wanted::No;
             self.packet_path_error = Some(error);
         }
     }
 
     fn attach_packets(&mut self) -> Result<(), Error> {
-        if !self.wants_packet_path || self.deferred.is_none() {
+        if self.wants_packet_path == Wanted::No || self.deferred.is_none() {
             return Ok(());
         }
         let (settings, maps) = (&self.shared.settings, self.maps());
         let packet_path = match &mut self.packet_path {
             Some(packet_path) => packet_path,
             empty @ None => {
-                let (loaded, unpinned) = PacketPath::load(settings, &maps)?;
+                let is_lasting = self.wants_packet_path == Wanted::IfLasting;
+                let (loaded, unpinned) = PacketPath::load(settings, &maps, is_lasting)?;
                 self.packet_path_unpinned = unpinned;
                 let entries = loaded.flows_max().ok();
                 self.foreign_flow_table =

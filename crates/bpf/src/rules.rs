@@ -72,9 +72,26 @@ pub(crate) fn observes(rule: &Rule) -> bool {
     rule.action == Action::Relay && rule.uses_sockets() && rule.observe
 }
 
-/// Whether flows under a rule may take the packet path.
-pub(crate) fn wants_packet_path(rule: &Rule) -> bool {
-    rule.action == Action::Relay && (rule.data_path != DataPath::Socket || wants_bypass(rule))
+/// Which rules want the packet path, if any does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanted {
+    /// None.
+    No,
+    /// Some, if its flows survive the process: else sockets, which an upgrade keeps, serve better.
+    IfLasting,
+    /// Some that have no other way.
+    Always,
+}
+
+/// How a rule wants the packet path.
+pub(crate) fn wants_packet_path(rule: &Rule, chained: bool) -> Wanted {
+    match rule.effective_data_path(chained) {
+        _ if rule.action != Action::Relay => Wanted::No,
+        DataPath::Packet => Wanted::Always,
+        DataPath::Auto => Wanted::IfLasting,
+        DataPath::Socket if wants_bypass(rule) => Wanted::IfLasting,
+        DataPath::Socket => Wanted::No,
+    }
 }
 
 /// Whether relays under a rule may leave their flows.
@@ -170,7 +187,7 @@ impl Candidate<'_> {
             } else {
                 0
             },
-            data_path: data_path(rule.data_path),
+            data_path: data_path(rule.effective_data_path(chained)),
             multipath: multipath(rule.multipath),
             pad: [0; 3],
         }

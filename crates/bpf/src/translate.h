@@ -74,10 +74,7 @@ static __always_inline void add_number(__u8 *to, __u32 delta)
 static __always_inline bool load_header(struct __sk_buff *skb, struct tcp_header *header,
 					__u32 at, __u32 bytes)
 {
-	/* Clang must not fold its own knowledge of the bound into the check that the
-	 * verifier reads. */
-	asm volatile("" : "+r"(bytes));
-	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+	if (!is_between(&bytes, sizeof(struct tcphdr), TCP_HEADER_MAX))
 		return false;
 	if (bpf_skb_load_bytes(skb, at, header->before, bytes))
 		return false;
@@ -96,10 +93,7 @@ static __always_inline void store_header(struct __sk_buff *skb, struct tcp_heade
 	__u32 bytes = header->bytes;
 	__s64 diff;
 
-	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
-		return;
-	asm volatile("" : "+r"(bytes));
-	if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_MAX)
+	if (!is_between(&bytes, sizeof(struct tcphdr), TCP_HEADER_MAX))
 		return;
 	diff = bpf_csum_diff(header->before, bytes, header->after, bytes, 0);
 	bpf_skb_store_bytes(skb, at, header->after, bytes, 0);
@@ -118,7 +112,7 @@ static long translate_option(__u32 index, struct translation *how)
 	if (at >= header->bytes)
 		return 1;
 	at &= HEADER_MASK;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	at &= HEADER_MASK;
 	option = header->after + at;
 	if (option[0] == TCP_OPTION_END)
@@ -206,10 +200,10 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 
 	/* The verifier needs a bound for direct access: no header is further behind. Clang must
 	 * not move the comparison to another copy of the number. */
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	if (at > ETH_HLEN + sizeof(struct ipv6hdr))
 		return false;
-	asm volatile("" : "+r"(at));
+	OPAQUE(at);
 	tcp = (const __be32 *)((unsigned long)skb->data + at);
 	if (tcp + PLAIN_WORDS > end)
 		return false;

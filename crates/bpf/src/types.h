@@ -33,6 +33,7 @@ struct device {
 	__u32 l2_bytes; /* bytes of its link layer header */
 	__u32 strict_source; /* its reverse path filter is strict (RFC 3704) */
 	__u32 tracked; /* conntrack has seen its packets before the program does */
+	__u32 paced; /* its queue sends packets at the times they bear (fq) */
 };
 
 /* A destination that failed, or the destination part of a rule look-up. */
@@ -107,6 +108,14 @@ struct peer_settings {
 	__u32 segments; /* at least */
 	__u32 rate; /* bytes per millisecond; the window is this times the round trip */
 	__u32 rtt_us; /* for connections accepted with their SYN, which have no round trip yet */
+};
+
+#define PLACEMENT_SLOTS 16
+
+/* The workers of the flows whose SYNs arrive on the CPU of one worker: added to its
+ * number, by a hash of the flow. */
+struct placement {
+	__u16 shift[PLACEMENT_SLOTS];
 };
 
 /* Where a worker listens for Multipath TCP of one family. */
@@ -216,7 +225,7 @@ struct observing {
 
 /* Where a flow of the packet path is between its SYN and its end. */
 enum packet_state {
-	PACKET_LEARNING, /* forwarded; its SYN-ACK makes the profile */
+	PACKET_LEARNING, /* forwarded; its SYN-ACK makes the profile, and its answer adds to it */
 	PACKET_ANSWERED, /* the client has a SYN-ACK, the server the SYN */
 	PACKET_ACCEPTED, /* and the server's SYN-ACK is known */
 	PACKET_HELD,     /* the client is validated, its data waits for that SYN-ACK */
@@ -270,7 +279,7 @@ struct packet_flow {
 	__u8 tries; /* how often the node has sent the SYN again */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
-	__u16 pad;
+	__u16 delay_ms; /* of the node's SYN-ACK */
 	__u64 prefix; /* of the client */
 	/* Of a flow that was relayed: the server's number less the client's, the same of their
 	 * timestamps, and the shift by which the server reads the client's windows. */
@@ -278,7 +287,9 @@ struct packet_flow {
 	__u32 client_ts_delta;
 	__u8 node_shift;
 	__u8 was_relayed;
-	__u8 spare[6];
+	__u8 is_measured; /* it learns how long its server's answer is */
+	__u8 spare[1];
+	__u32 nearer_us; /* from its SYN until the nearer end had answered */
 	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
 	 * differences of successive acknowledgements, so one that is late cancels out. */
 	__u64 bytes_up;	  /* the client's */
@@ -299,7 +310,7 @@ struct packet_profile {
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
 	__u8 is_long; /* it sent more than a first window */
 	__u32 routed_from; /* interface from which a look-up found a way through this host */
-	__u32 pad;
+	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
 	__u64 routed_ns; /* when */
 };
 
@@ -307,6 +318,7 @@ struct packet_profile {
 struct packet_prefix {
 	__u32 half_open;
 	__u32 validated; /* a client of it has completed a handshake */
+	__u32 rtt_us; /* from an answer to its acknowledgement: the longest recent time */
 };
 
 #define PACKET_CLIENTS 1024
@@ -430,6 +442,8 @@ enum step {
  */
 #define STATS(STAT) \
 	STAT(REDIRECTED, "syns_redirected", "SYNs given to a listener.") \
+	STAT(PLACED, "flows_placed", \
+	     "Flows given to another worker than that of the CPU on which their SYN arrived.") \
 	STAT(HALF_OPEN_FULL, "half_open_full", \
 	     "SYNs that found no room in the half-open budget.") \
 	STAT(EVENTS_LOST, "events_lost", \
@@ -461,6 +475,8 @@ enum step {
 	     "SYNs of relays dropped because this host gave them another source than it gave the connection that was observed.") \
 	STAT(BLOCKED, "blocked", "SYNs forwarded because this host drops packets of relays.") \
 	STAT(PACKET_TAKEN, "packet_taken", "SYNs answered by the packet path.") \
+	STAT(PACKET_SAVED, "packet_saved_us", \
+	     "Time by which flows of the packet path reached their servers earlier, in us.") \
 	STAT(PACKET_LEARNING, "packet_learning", \
 	     "SYNs forwarded to learn what their destination grants.") \
 	STAT(PACKET_UNFIT, "packet_unfit", \

@@ -63,6 +63,8 @@ pub struct Call {
     pub target: SocketAddr,
     /// The server to request there by RFC 8803; `None` if the target leads to it.
     pub request_for: Option<SocketAddr>,
+    /// Whether it offers Multipath TCP.
+    pub multipath: bool,
     /// Time before anything is counted, in ms.
     pub warm_up_ms: u64,
     /// Time in which transactions are counted and CPUs are measured, in ms.

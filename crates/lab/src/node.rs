@@ -131,18 +131,23 @@ impl Builder<'_> {
     }
 }
 
-/// The tables of a configuration, with observing disabled unless `observes`.
+/// The tables of a configuration. Flows use sockets unless it names a data path: by default that
+/// depends on the host. Observing is disabled unless `observes`.
 fn tables(config: &str, observes: bool) -> String {
     const TABLE: &str = "[defaults]\n";
-    const VOUCHED: &str = "[defaults]\nobserve = false\n";
-    if observes {
-        config.to_owned()
-    } else if config.contains(TABLE) {
-        // TOML allows a table once, so the line goes into the one that is there.
-        config.replacen(TABLE, VOUCHED, 1)
+    let mut defaults = TABLE.to_owned();
+    if !observes {
+        defaults.push_str("observe = false\n");
+    }
+    if !config.contains("data_path") {
+        defaults.push_str("data_path = \"socket\"\n");
+    }
+    if config.contains(TABLE) {
+        // TOML allows a table once, so the lines go into the one that is there.
+        config.replacen(TABLE, &defaults, 1)
     } else {
         // Appended, so that line numbers in errors stay right.
-        format!("{config}\n{VOUCHED}")
+        format!("{config}\n{defaults}")
     }
 }
 

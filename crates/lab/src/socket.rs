@@ -13,8 +13,13 @@ const BACKLOG: i32 = 16384;
 
 /// A socket for a connection to `target`.
 pub(crate) fn toward(target: SocketAddr) -> io::Result<Socket> {
+    toward_by(Protocol::TCP, target)
+}
+
+/// The same of another protocol, such as Multipath TCP.
+pub(crate) fn toward_by(protocol: Protocol, target: SocketAddr) -> io::Result<Socket> {
     let domain = Domain::for_address(target);
-    Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
+    Socket::new(domain, Type::STREAM, Some(protocol))
 }
 
 /// Begins to connect without waiting.

@@ -193,7 +193,8 @@ fn enter(record: &mut Record, path: Path, subject: Subject, load: Load, outcomes
         .collect();
     labels.extend([("load", load.name), ("subject", subject.name())]);
     let values = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).collect::<Vec<f64>>();
-    let figures: [(&str, &str, fn(&Outcome) -> f64); 4] = [
+    type Figure = (&'static str, &'static str, fn(&Outcome) -> f64);
+    let figures: [Figure; 4] = [
         (TIME, "s", |one| one.seconds),
         (WIRE, "", |one| one.wire),
         (DROPS, "packets", |one| one.drops),

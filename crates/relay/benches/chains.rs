@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use posthaste_relay::chain::{
-    Chains, Encapsulation, NextHop, Path, Peer, Planned, PoolLimits, Prefixes, Toward,
+    Chains, Encapsulation, NextHop, Path, Peer, Planned, PoolLimits, Prefixes, Toward, Transport,
 };
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::{Prefix, SideOptions};
@@ -29,6 +29,7 @@ fn peer(number: u64) -> Peer {
         key: Some(Key::new([7; 32])),
         key_id: 1,
         encapsulation: Encapsulation::Stream,
+        transport: Transport::Tcp,
         source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),

@@ -47,6 +47,26 @@ impl Encapsulation {
     }
 }
 
+/// What carries hops to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// A TCP connection for each flow.
+    #[default]
+    Tcp,
+    /// A stream of a QUIC connection while one is up, else as [`Transport::Tcp`].
+    Quic,
+}
+
+impl Transport {
+    /// Its name in the configuration and in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Quic => "quic",
+        }
+    }
+}
+
 /// Another node that this one exchanges flows with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -64,6 +84,8 @@ pub struct Peer {
     /// What carries the chain header over cold hops to it and, if that is the
     /// option, may carry it over those from it.
     pub encapsulation: Encapsulation,
+    /// What carries hops to it, and may carry those from it.
+    pub transport: Transport,
     /// Addresses that its connections come from.
     pub source_addresses: Vec<IpAddr>,
     /// How many warm hops to it a worker keeps open.
@@ -105,6 +127,7 @@ impl fmt::Debug for Peer {
             .field("id", &self.id)
             .field("address", &self.address)
             .field("header_in", &self.encapsulation)
+            .field("transport", &self.transport)
             .field("pool", &self.pool)
             .finish_non_exhaustive()
     }

@@ -116,6 +116,14 @@ counters! {
     hops_warm: total,
     #[doc = "Flows that left for another node over a connection of their own."]
     hops_cold: total,
+    #[doc = "Flows that left for another node over a stream of a tunnel."]
+    hops_quic: total,
+    #[doc = "Tunnels that are open, dialed and accepted."]
+    tunnels_up: gauge,
+    #[doc = "Tunnels that were open and were lost."]
+    tunnels_lost: total,
+    #[doc = "Tunnels that did not open."]
+    tunnels_failed: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
     #[doc = "Flows that went another way although their clients had sent bytes, none of which had arrived."]
@@ -138,6 +146,10 @@ counters! {
     multipath_accepted: total,
     #[doc = "Connections that requested Multipath TCP and became TCP in their handshake."]
     multipath_fell_back: total,
+    #[doc = "Connections of Multipath TCP with clients that became TCP later: their path removed an option."]
+    multipath_fell_back_later: total,
+    #[doc = "Connections that requested Multipath TCP of their server and became TCP."]
+    multipath_fell_back_server: total,
     #[doc = "SYNs of further paths that waited for their connection and joined it."]
     multipath_joins_released: total,
     #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]

@@ -269,6 +269,20 @@ impl Rule {
         }
     }
 
+    /// The data path of its transit flows. `Auto` leaves to sockets what only they do. `chained` is
+    /// whether flows may be sent through other nodes.
+    pub fn effective_data_path(&self, chained: bool) -> DataPath {
+        let needs_sockets = chained
+            || self.accept != AcceptMode::EARLY
+            || self.source_address == SourceAddress::Node
+            || self.proxy_protocol
+            || self.upstream_multipath;
+        match self.data_path {
+            DataPath::Auto if needs_sockets => DataPath::Socket,
+            set => set,
+        }
+    }
+
     /// Whether it converts Multipath TCP.
     pub fn converts_multipath(&self) -> bool {
         self.action == Action::Relay && self.multipath == Multipath::Convert

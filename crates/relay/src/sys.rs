@@ -31,7 +31,9 @@ pub(crate) use info::{
     peer_options, round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
 };
 pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
-pub(crate) use multipath::{join_address, join_listener, multipath_listener, restore_tcp, token};
+pub(crate) use multipath::{
+    fell_back, join_address, join_listener, multipath_listener, restore_tcp, token,
+};
 pub use options::set_own_congestion;
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, hop_limit_of_client,

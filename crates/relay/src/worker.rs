@@ -12,6 +12,7 @@ mod admit;
 mod black_holes;
 mod bypass;
 mod connect_request;
+mod end;
 mod entry;
 mod fresh;
 mod health;
@@ -35,6 +36,7 @@ mod syn_option;
 mod tally;
 mod time_wait;
 mod trial;
+mod tunnels;
 mod upstream;
 mod user_timeout;
 
@@ -82,6 +84,7 @@ use prefixes::Prefixes;
 use replay::Held;
 use rules::Rules;
 use socket_io::Buffers;
+use tunnels::PeerTunnels;
 
 /// Events taken from one `epoll_wait`.
 const EVENTS_MAX: usize = 256;
@@ -102,6 +105,7 @@ const DESCRIPTORS_SPARE: usize = 16;
 /// Tokens of everything but relays. A relay's is `key << 1 | side`.
 const TOKEN_EVENTS: u64 = u64::MAX;
 const TOKEN_WAKER: u64 = u64::MAX - 1;
+const TOKEN_TUNNELS: u64 = u64::MAX - 2;
 const TOKEN_LISTENER: u64 = 1 << 61;
 const TOKEN_WARM: u64 = 1 << 59;
 
@@ -153,6 +157,8 @@ pub(crate) struct Worker<I> {
     places: Places,
     /// Idle hops to peers; `None` if this node has no node number.
     warm: Option<WarmHops>,
+    /// QUIC connections with peers; `None` if no peer has any.
+    tunnels: Option<PeerTunnels>,
     /// The initial windows and pacing of hops.
     paces: Paces,
     /// Results of SYN options by peer.
@@ -321,6 +327,7 @@ impl<I: Intercept> Worker<I> {
             pending_requests: Slab::new(),
             places: Places::default(),
             warm,
+            tunnels: None,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
             multipath: Multipath::new(settings.sockets),
@@ -356,6 +363,7 @@ impl<I: Intercept> Worker<I> {
     }
 
     fn run(&mut self) {
+        self.adopt_tunnels();
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
         loop {
             let count = match self.epoll.wait(&mut events, self.patience()) {
@@ -403,9 +411,10 @@ impl<I: Intercept> Worker<I> {
             self.accept(number.unwrap_or(usize::MAX));
         }
         self.connect_servers();
+        self.take_tunnel_events(events);
         for event in events {
             match event.data() {
-                TOKEN_EVENTS => {}
+                TOKEN_EVENTS | TOKEN_TUNNELS => {}
                 TOKEN_WAKER => self.obey(),
                 token if is_listener(token) => {}
                 token if token & TOKEN_WARM != 0 => self.on_warm(token & !TOKEN_WARM),
@@ -433,6 +442,7 @@ impl<I: Intercept> Worker<I> {
         if let Some(warm) = &mut self.warm {
             warm.on_time(&self.epoll, self.now);
         }
+        self.drive_tunnels();
         self.forget_closed();
         self.report();
     }
@@ -461,7 +471,9 @@ impl<I: Intercept> Worker<I> {
         let lingering = self.lingering.deadline();
         let joins = self.multipath.deadline();
         let leaving = self.leaving.deadline();
-        let deadlines = [tick, warm, paces, look, lingering, joins, leaving];
+        let tunnels = self.tunnels.as_ref();
+        let tunnels = tunnels.and_then(|tunnels| tunnels.deadline(self.now));
+        let deadlines = [tick, warm, paces, look, lingering, joins, leaving, tunnels];
         let Some(next) = deadlines.into_iter().flatten().min() else {
             return EpollTimeout::NONE;
         };
@@ -487,7 +499,11 @@ impl<I: Intercept> Worker<I> {
             ending: flags.contains(EpollFlags::EPOLLRDHUP),
             edge_triggered: true,
         };
-        let key = token >> 1;
+        self.on_side_ready(token >> 1, side, ready);
+    }
+
+    /// A side of a flow is ready.
+    fn on_side_ready(&mut self, key: u64, side: Side, ready: Ready) {
         // The flow has replaced its socket in this turn: the event is that of the closed one.
         if side == Side::Upstream && self.fresh.outdates_events_of(key) {
             return;
@@ -497,7 +513,7 @@ impl<I: Intercept> Worker<I> {
         };
         if entry.is_open() {
             self.advance_with(key, &[(side, ready)]);
-        } else if side == Side::Downstream && failed {
+        } else if side == Side::Downstream && ready.failed {
             // The requester has reset the flow, which must not begin any more.
             self.end(key, Outcome::ClientAbsent);
         } else if side == Side::Downstream {
@@ -664,7 +680,7 @@ fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
 }
 
 fn is_listener(token: u64) -> bool {
-    token & TOKEN_LISTENER != 0 && token < TOKEN_WAKER
+    token & TOKEN_LISTENER != 0 && token < TOKEN_TUNNELS
 }
 
 fn interest_of(key: u64, side: Side) -> EpollEvent {

@@ -15,6 +15,9 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a message authentication code. RFC 2104 §5 requires no less than
 /// half of the hash.
 pub const MAC_BYTES: usize = 16;
+const RESETS: &[u8; 16] = b"posthaste resets";
+/// What the keys of tunnels are derived for.
+const TUNNEL: &[u8; 16] = b"posthaste tunnel";
 /// Bytes of a nonce: so many that chance never gives one twice.
 pub const NONCE_BYTES: usize = 16;
 
@@ -47,6 +50,20 @@ impl Key {
     pub(crate) fn derive(&self, parts: &[&[u8]]) -> Self {
         // Not cut: a key has as many bytes as the hash.
         Self(self.hash(parts).finalize().into_bytes().into())
+    }
+
+    /// The seed of the key by which node `of` authenticates itself to node `to` in a tunnel:
+    /// HKDF-Expand (RFC 5869 §2.3) of one block; the key is as good as random, so nothing is to be
+    /// extracted first.
+    pub fn tunnel_seed(&self, of: NodeId, to: NodeId) -> [u8; KEY_BYTES] {
+        let parts: [&[u8]; 4] = [TUNNEL, &of.to_bytes(), &to.to_bytes(), &[1]];
+        self.derive(&parts).0
+    }
+
+    /// A secret of node `of` from this key and `other`, which is made of its other keys: by it the
+    /// node resets tunnels that it does not know any more.
+    pub fn reset_secret(&self, of: NodeId, other: &[u8; KEY_BYTES]) -> [u8; KEY_BYTES] {
+        self.derive(&[RESETS, &of.to_bytes(), other]).0
     }
 
     fn hash(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -150,6 +167,19 @@ mod tests {
             other[bit / 8] ^= 1 << (bit % 8);
             assert!(!key.matches(&[b"message"], &other), "bit {bit}");
         }
+    }
+
+    // promise: B17
+    #[test]
+    fn tunnel_seeds_differ_by_direction_and_key() {
+        let [one, two] = [1, 2].map(|id| NodeId::new(id).unwrap());
+        let seeds = [
+            Key::new([7; KEY_BYTES]).tunnel_seed(one, two),
+            Key::new([7; KEY_BYTES]).tunnel_seed(two, one),
+            Key::new([8; KEY_BYTES]).tunnel_seed(one, two),
+        ];
+        assert!(seeds[0] != seeds[1] && seeds[0] != seeds[2] && seeds[1] != seeds[2]);
+        assert_eq!(seeds[0], Key::new([7; KEY_BYTES]).tunnel_seed(one, two));
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod handshake;
 mod reply;
 mod turn;
 
-use crate::auth::Key;
+use crate::auth::{KEY_BYTES, Key};
 use crate::header::NodeId;
 
 #[cfg(any(test, fuzzing))]
@@ -65,4 +65,18 @@ pub struct Session {
     /// Which of their keys they used.
     pub key_id: u32,
     pub(crate) key: Key,
+}
+
+impl Session {
+    /// That of a stream of a tunnel, whose connection has authenticated both ends: `secret` is what
+    /// they derive from it (RFC 5705).
+    pub fn of_stream(me: NodeId, peer: NodeId, key_id: u32, secret: [u8; KEY_BYTES]) -> Self {
+        let key = Key::new(secret);
+        Self {
+            me,
+            peer,
+            key_id,
+            key,
+        }
+    }
 }

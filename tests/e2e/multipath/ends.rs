@@ -131,3 +131,41 @@ fn restart_resets_open_relays() {
     }
     until_ended(&node, "finished", 2);
 }
+
+/// What a middlebox may do to all segments but SYNs.
+const STRIP: &str = "table inet strip {
+chain out {
+type filter hook output priority 0;
+tcp flags & syn == 0 reset tcp option mptcp
+}
+}
+";
+
+/// A middlebox begins to remove the option: the connection goes on as TCP.
+#[test]
+fn removed_options_make_it_tcp() {
+    let bed = TwoPaths::new();
+    bed.client.ip("mptcp endpoint flush").expect("no endpoints");
+    let node = bed.node(&converting("early"));
+    for (count, family) in (1..).zip(Family::ALL) {
+        let listener = bed.listen(family, Protocol::TCP);
+        let (client, server) = bed.connect(family, &listener);
+        let exchange = || {
+            for [from, to] in [[&client, &server], [&server, &client]] {
+                let (mut from, mut to) = (from, to);
+                let mut received = [0; 6];
+                from.write_all(b"either").expect("it is sent");
+                to.read_exact(&mut received).expect("it arrives");
+                assert_eq!(received, *b"either", "{family}");
+            }
+        };
+        exchange();
+        bed.client.nft(STRIP).expect("nft removes options");
+        exchange();
+        bed.client
+            .nft("delete table inet strip")
+            .expect("it is there");
+        drop((client, server));
+        until_counter(&node, "multipath_fell_back_later", count);
+    }
+}

@@ -101,6 +101,7 @@ fn servers_without_multipath_get_tcp() {
         transfer(server, &mut client, TRANSFER);
     }
     until_ended(&node, "finished", 2);
+    assert_eq!(counter(&node, "multipath_fell_back_server"), 2);
 }
 
 /// Both sides at once.
@@ -121,6 +122,9 @@ fn multipath_on_both_sides() {
         assert_eq!(multipath(&bed.server, "MPCapableSYNRX"), count);
     }
     until_ended(&node, "finished", 2);
+    for reason in ["", "_later", "_server"] {
+        assert_eq!(counter(&node, &format!("multipath_fell_back{reason}")), 0);
+    }
 }
 
 // promise: MP9

@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// The product's program, which sees this file system.
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.directory.path().join("posthaste")
     }
 
@@ -67,7 +67,7 @@ impl Place {
         each.map(|entry| entry.expect("a name").path()).collect()
     }
 
-    fn run(&self, host: &Namespace, words: &str) {
+    pub(crate) fn run(&self, host: &Namespace, words: &str) {
         let mut command = host.command(self.program()).expect("an open namespace");
         let output = command.args(words.split(' ')).output().expect("it runs");
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -79,10 +79,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Else the guards of nodes that were killed look after open flows for two hours.
         let _ = fs::remove_dir_all(self.root().join("posthaste"));
-        let _ = Command::new("umount")
-            .arg("--lazy")
-            .arg(self.root())
-            .status();
+        let _ = Command::new("umount").arg("-l").arg(self.root()).status();
     }
 }
 

@@ -13,13 +13,13 @@ use posthaste_lab::process::wait_until;
 use super::probe::{Connected, Ended, Outcome, Probe, together};
 use super::testbed::{ROUTER, Testbed};
 use crate::observing::redirect;
+use crate::packet_path::lifetime::Place;
 use crate::support::{SOON, accepting, binary, counter, ended};
 
-/// How nodes carry connections: the accept modes of relays, and the packet path.
-const WAYS: [&str; 4] = ["early", "strict", "late", PACKET];
+/// How nodes carry connections: the accept modes of relays, the packet path alone, and by default.
+const WAYS: [&str; 5] = ["early", "strict", "late", PACKET, AUTO];
 const PACKET: &str = "packet";
-/// The configuration of a node that uses the packet path.
-const PACKET_PATH: &str = "[defaults]\ndata_path = \"packet\"\n";
+const AUTO: &str = "auto";
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
 /// By so much a node may delay connections before it counts as harm: less than what a client waits before it
@@ -135,7 +135,8 @@ impl Row {
         let testbed = (self.build)();
         testbed.watch();
         let held = self.steps[0].connect(&testbed);
-        let node = way.and_then(|way| self.start(&testbed, way));
+        let place = Place::new();
+        let node = way.and_then(|way| self.start(&testbed, &place, way));
         let take = |step: &Step| {
             if let Some(change) = step.change {
                 change(&testbed);
@@ -157,18 +158,23 @@ impl Row {
     }
 
     /// Starts a node; none if it has to refuse.
-    fn start(&self, testbed: &Testbed, way: &str) -> Option<Node> {
-        let defaults = match way {
-            PACKET => PACKET_PATH.to_owned(),
-            mode => accepting(mode),
+    fn start(&self, testbed: &Testbed, place: &Place, way: &str) -> Option<Node> {
+        let (program, defaults) = match way {
+            PACKET => (binary(), format!("[defaults]\ndata_path = {way:?}\n")),
+            // By default only flows that outlive the process take the packet path.
+            AUTO => (
+                place.program(),
+                format!("[defaults]\ndata_path = {way:?}\n"),
+            ),
+            mode => (binary(), accepting(mode)),
         };
         let host = testbed.host(ROUTER);
         let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", self.config);
         let Relaying::Refused(words) = self.relaying else {
-            let node = Node::builder(host, binary()).config(&config).observing();
+            let node = Node::builder(host, program).config(&config).observing();
             return Some(node.start().expect("the node becomes ready"));
         };
-        let node = Node::builder(host, binary())
+        let node = Node::builder(host, program)
             .config(&config)
             .observing()
             .start_unready();
@@ -182,10 +188,10 @@ impl Row {
     /// How many connections were relayed: to their end, if some have to be, or at least begun, if none may.
     fn relayed(&self, node: &Node, way: &str) -> u64 {
         let opened = counter(node, "relays_opened");
-        if way == PACKET {
+        if way == PACKET || way == AUTO {
             let packets = redirect(node, "packet_opened");
-            let none = self.relaying == Relaying::None;
-            return packets + if none { opened } else { 0 };
+            let sockets = way == AUTO || self.relaying == Relaying::None;
+            return packets + if sockets { opened } else { 0 };
         }
         if self.relaying != Relaying::Some {
             return opened;

@@ -135,6 +135,7 @@ fn strict_reverse_path_filter() {
             layer: LinkLayer::Ethernet,
             strict_source,
             tracked: false,
+            paced: false,
         };
         // It is reached by the other interface.
         let elsewhere = SocketAddr::new("10.9.9.9".parse().unwrap(), 40_000);

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use posthaste_bpf::Settings;
+use posthaste_bpf::{PLACEMENT_SLOTS, Settings};
 use posthaste_lab::network::Family;
 use posthaste_relay::intercept::{EventKind, HalfOpen, Intercept};
 use posthaste_relay::policy::Action;
@@ -532,5 +532,54 @@ fn reserved_entries_count() {
             .reserve_half_open(&another)
             .expect_err("there is no room");
         assert_eq!(host.half_open_flows(), (2, 0));
+    });
+}
+
+/// Of two workers only the first listens.
+#[test]
+fn flows_go_to_placed_workers() {
+    let settings = Settings {
+        workers: 2,
+        ..SETTINGS
+    };
+    on_host_with(settings, |host| {
+        for (placed, expected) in [(0, Redirected), (1, Passed), (0, Redirected)] {
+            for cpu in [0, 1] {
+                host.redirect
+                    .place(cpu, &[placed; PLACEMENT_SLOTS])
+                    .unwrap();
+            }
+            for (family, port) in Family::ALL.into_iter().zip(1..) {
+                let client = client_at(family, 10 * placed + port);
+                assert_eq!(host.receive(&syn_from(client)), expected, "{placed}");
+            }
+        }
+        assert!(host.stat("flows_placed") <= host.stat("syns_redirected"));
+    });
+}
+
+/// A part of the flows moves, and each repeated SYN meets the worker of the first.
+#[test]
+fn part_of_the_flows_is_placed() {
+    let settings = Settings {
+        workers: 2,
+        ..SETTINGS
+    };
+    on_host_with(settings, |host| {
+        host.obey(&[rule(Action::Relay, LATE)]);
+        let mut to = [0; PLACEMENT_SLOTS];
+        to[..PLACEMENT_SLOTS / 4].fill(1);
+        for cpu in [0, 1] {
+            host.redirect.place(cpu, &to).unwrap();
+        }
+        let ports = 1024..1024 + 400;
+        let mut redirected = 0;
+        for port in ports {
+            let frame = syn_from(client_at(Family::V4, port));
+            let verdict = host.receive(&frame);
+            assert_eq!(host.receive(&frame), verdict);
+            redirected += u32::from(verdict == Redirected);
+        }
+        assert!((280..=320).contains(&redirected), "{redirected} of 400");
     });
 }

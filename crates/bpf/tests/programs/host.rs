@@ -243,6 +243,7 @@ pub(crate) fn device(layer: LinkLayer) -> Device {
         layer,
         strict_source: false,
         tracked: false,
+        paced: false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use posthaste_control::identity::from_hex;
-use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits};
+use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits, Transport};
 use posthaste_relay::policy::SideOptions;
 use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
@@ -85,6 +85,7 @@ impl Reader {
             key: Some(secret),
             key_id: self.get(section, "key_id"),
             encapsulation: self.encapsulation(section, address),
+            transport: self.transport(section),
             source_addresses: self.callers(section, address),
             pool: self.pool(section),
             socket: self.side(section.one("socket"), Some(socket)),
@@ -172,6 +173,13 @@ impl Reader {
             ));
         }
         encapsulation
+    }
+
+    fn transport(&mut self, section: &Section) -> Transport {
+        let known = [Transport::Tcp, Transport::Quic];
+        let word: &str = self.get(section, "transport");
+        let named = known.into_iter().find(|known| known.name() == word);
+        named.expect("the table has their names")
     }
 
     /// Where its connections come from: its own address unless others are configured.

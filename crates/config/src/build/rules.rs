@@ -75,9 +75,7 @@ impl Reader {
             let known = if name == "auto" || is_own { Vec::new() } else { list() };
             if name == "auto" {
                 Ok(None)
-            } else if is_own {
-                Ok(Some(name.into()))
-            } else if known.iter().any(|known| known == name) {
+            } else if is_own || known.iter().any(|known| known == name) {
                 Ok(Some(name.into()))
             } else {
                 Err(format!(

@@ -152,8 +152,8 @@ pub(in super::super) static NODE: Table = &[
     rows(&["defaults", "rule"], One, &[
         key("accept", Is("\"early\""), Words(&AcceptMode::NAMES), "when the client is answered, see below"),
         key("observe", Is("true"), Switch, "relay only what was [observed](#observe) to work"),
-        key("data_path", Is("\"socket\""), Words(&["socket", "packet", "auto"]),
-            "through sockets of the node, translated [packet by packet](#packet-path), or by the length of answers"),
+        key("data_path", Is("\"auto\""), Words(&["auto", "packet", "socket"]),
+            "by the length of answers, translated [packet by packet](#packet-path), or through sockets of the node"),
         key("bypass", Is("\"off\""), Words(&["off", "auto", "always"]),
             "a relay that no longer makes its connection faster [leaves it](#bypass) to the packet path; `always`: also one that repairs losses"),
         key("multipath", Is("\"pass\""), Words(&["convert", "pass", "off"]),
@@ -245,6 +245,7 @@ pub(in super::super) static NODE: Table = &[
             Form("the absolute path of a file with 64 hexadecimal digits"), "a file with the key"),
         key("key_id", Is("1"), Number(0, u32::MAX), "which of their keys it is; the same at both"),
         key("header_in", Is("\"stream\""), Words(&["stream", "syn-option"]), "what carries chain headers over cold hops"),
+        key("transport", Is("\"tcp\""), Words(&["tcp", "quic"]), "what carries hops to it"),
         key("source_addresses", Computed("the address in `address`"), Form("at most 4 addresses"),
             "addresses from which this node accepts the peer's options").list(),
         key("pool_min", Computed("2, at most `pool_max`"), Form("0 to `pool_max`"), "warm hops that each worker keeps open"),

@@ -85,6 +85,7 @@ pub(super) fn peers(config: &Config) -> Option<Shown> {
             ("key_file", key_file.show()),
             ("key_id", peer.key_id.show()),
             ("header_in", peer.encapsulation.name().show()),
+            ("transport", peer.transport.name().show()),
             ("source_addresses", peer.source_addresses.show()),
             ("pool_min", peer.pool.min.show()),
             ("pool_max", peer.pool.max.show()),

@@ -19,17 +19,35 @@ pub(super) enum Placement {
     Split,
     /// Everything on two CPUs: two clients, two servers, a relay of two threads.
     Two,
+    /// As `Two`, but all packets arrive at the relay's host on the first CPU, as from a network card
+    /// with one queue.
+    TwoOneReceives,
 }
 
 impl Placement {
-    pub(super) const ALL: [Self; 4] = [Self::One, Self::Far, Self::Split, Self::Two];
+    pub(super) const ALL: [Self; 5] = [
+        Self::One,
+        Self::Far,
+        Self::Split,
+        Self::Two,
+        Self::TwoOneReceives,
+    ];
 
     /// How many CPUs it needs.
     pub(super) fn cpus(self) -> usize {
         match self {
             Self::One | Self::Far => 1,
             // With one CPU these are left out, and the record remarks that.
-            Self::Split | Self::Two => 2,
+            Self::Split | Self::Two | Self::TwoOneReceives => 2,
+        }
+    }
+
+    /// Load before the measurement.
+    pub(super) fn warm_up(self) -> Duration {
+        match self {
+            // A node looks once a second which CPUs are idle, and moves a part of the flows.
+            Self::TwoOneReceives => Duration::from_secs(8),
+            _ => Duration::from_millis(150),
         }
     }
 
@@ -69,6 +87,8 @@ pub(super) struct Load {
     pub(super) placement: Placement,
     pub(super) yields: Yield,
     pub(super) work: Work,
+    /// Whether clients offer Multipath TCP.
+    pub(super) multipath: bool,
 }
 
 /// Measurements of our node without a load: name and title.
@@ -97,12 +117,15 @@ pub(super) const ON_TWO: &str = "two-cores";
 
 /// All loads, in the order of tables.
 pub(super) fn all() -> Vec<Load> {
-    use Placement::{Far, Split, Two};
+    use Placement::{Far, Split, Two, TwoOneReceives};
     use Yield::{Bytes, Messages, Rate, SynDelay, Transactions};
     vec![
         load("1k-64", Transactions, closed(FEW, KIB)).titled("1 KB objects, 64 at once"),
         load("1k-256", Transactions, closed(MANY, KIB)).titled("1 KB objects, 256 at once"),
         load(ON_ONE, Transactions, closed(FEW, 8 * KIB)).titled("8 KB objects, 64 at once"),
+        load("8k-multipath", Transactions, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, 64 at once, clients with Multipath TCP")
+            .by_multipath(),
         load("8k-256", Transactions, closed(MANY, 8 * KIB)).titled("8 KB objects, 256 at once"),
         // Open, as a closed loop would always load the CPU fully.
         load("8k-low", Transactions, open(LOW_RATE, 8 * KIB)).titled("8 KB objects, 2500 a second"),
@@ -125,6 +148,9 @@ pub(super) fn all() -> Vec<Load> {
         load(ON_TWO, Rate, closed(FEW, 8 * KIB))
             .titled("8 KB objects, everything on two CPUs")
             .on(Two),
+        load("one-queue", Rate, closed(FEW, 8 * KIB))
+            .titled("8 KB objects, two CPUs, one of which receives the relay's packets")
+            .on(TwoOneReceives),
     ]
 }
 
@@ -135,12 +161,20 @@ fn load(name: &'static str, yields: Yield, work: Work) -> Load {
         placement: Placement::One,
         yields,
         work,
+        multipath: false,
     }
 }
 
 impl Load {
     fn titled(self, title: &'static str) -> Self {
         Self { title, ..self }
+    }
+
+    fn by_multipath(self) -> Self {
+        Self {
+            multipath: true,
+            ..self
+        }
     }
 
     fn on(self, placement: Placement) -> Self {

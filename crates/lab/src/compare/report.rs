@@ -8,7 +8,7 @@ use super::bench::Bench;
 use super::figures::Figure;
 use super::load::{self, Load, Yield};
 use super::subject::Subject;
-use super::targets::{self, DIRECT, FORWARDING, MASQUERADING, PACKET_MASQUERADING};
+use super::targets::{self, DIRECT, FORWARDING, MASQUERADING, MULTIPATH, PACKET_MASQUERADING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
 use crate::record::{self, Record, Samples};
@@ -193,7 +193,7 @@ fn columns(yields: Yield) -> Vec<&'static str> {
 /// Whether the chart shows a subject: others are almost as HAProxy's usual ones, have no marginal CPU
 /// time, or do more than the others.
 fn is_shown(subject: &Subject) -> bool {
-    let others = [DIRECT, MASQUERADING, PACKET_MASQUERADING];
+    let others = [DIRECT, MASQUERADING, MULTIPATH, PACKET_MASQUERADING];
     !others.contains(&subject.name) && !subject.bulk_only
 }
 

@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::site::{Running, Site};
-use super::targets::{DIRECT, FORWARDING, MASQUERADING, PACKET, PACKET_MASQUERADING};
+use super::targets::{DIRECT, FORWARDING, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 
 /// How clients reach the server through a subject.
@@ -102,6 +102,11 @@ pub(super) const ALL: &[Subject] = &[
         posthaste::early,
     ),
     transparent("posthaste-late", "posthaste, accept late", posthaste::late),
+    transparent(
+        MULTIPATH,
+        "posthaste, accept early, multipath convert",
+        posthaste::multipath,
+    ),
     transparent(PACKET, "posthaste, data_path packet", posthaste::packet),
     transparent(
         PACKET_MASQUERADING,

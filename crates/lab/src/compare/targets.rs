@@ -30,6 +30,7 @@ const MASQUERADING_ROUTER: &[&str] = &[MASQUERADING];
 
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
+pub(super) const MULTIPATH: &str = "posthaste-multipath";
 const SERVING: &str = "posthaste-fixed";
 
 /// The packet path, and on a router that masquerades.
@@ -57,6 +58,8 @@ const TARGETS: &[Comparison] = &[
         MASQUERADING_ROUTER,
         AtMost(1.4),
     ),
+    // 1.25 of its requests per second.
+    target("8k-multipath", MULTIPATH, TRANSPARENT, AtMost(0.80)),
     target("1k-64", EARLY, TRANSPARENT, AtMost(0.60)),
     target("1k-64", EARLY, ROUTER, AtMost(3.5)),
     target("1k-64", SERVING, FIXED, AtMost(0.60)),
@@ -69,6 +72,9 @@ const TARGETS: &[Comparison] = &[
     target("two-cores", SERVING, FIXED, AtLeast(1.25)),
     target("two-cores", PACKET, TRANSPARENT, AtLeast(2.0)),
     target("two-cores", PACKET, ROUTER, AtLeast(0.85)),
+    target("one-queue", EARLY, TRANSPARENT, AtLeast(1.0)),
+    target("one-queue", PACKET, TRANSPARENT, AtLeast(2.0)),
+    target("one-queue", PACKET, ROUTER, AtLeast(0.85)),
     target("split", EARLY, TRANSPARENT, AtLeast(1.25)),
     target("split", SERVING, FIXED, AtLeast(1.25)),
     target("split", PACKET, TRANSPARENT, AtLeast(2.0)),

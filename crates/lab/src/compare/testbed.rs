@@ -21,7 +21,7 @@ use crate::load::{Call, Order, Outcome, Served, Work, percentiles};
 use crate::netns::Namespace;
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
-use crate::process::{Process, wait_until};
+use crate::process::{Process, run, wait_until};
 use crate::threads;
 
 /// Settings of all hosts, the same for all subjects: room for many connections per second, and one
@@ -42,9 +42,6 @@ pub(super) const CONNECTIONS_MAX: usize = 4000;
 
 /// How long the server may take to detect the end of connections.
 const SETTLED: Duration = Duration::from_secs(5);
-
-/// Load before the measurement.
-const WARM_UP: Duration = Duration::from_millis(150);
 
 /// The results of one load.
 #[derive(Clone, Debug)]
@@ -72,6 +69,8 @@ pub(super) struct Testbed {
     /// CPUs of clients and servers.
     end_cpus: Vec<usize>,
     binary: Binary,
+    /// Load before the measurement.
+    warm_up: Duration,
     /// The kernel's softirq threads by CPU.
     ksoftirqd: Vec<i32>,
     network: Network,
@@ -94,8 +93,15 @@ impl Testbed {
         }
         // After the common settings, which a subject may refine.
         subject.prepare(&network)?;
+        if placement == Placement::TwoOneReceives {
+            for node in network.nodes() {
+                receive_on(node, cpus[0])?;
+            }
+        }
         let (relay_cpus, end_cpus) = match placement {
-            Placement::One | Placement::Far | Placement::Two => (cpus, cpus),
+            Placement::One | Placement::Far | Placement::Two | Placement::TwoOneReceives => {
+                (cpus, cpus)
+            }
             Placement::Split => (&cpus[..1], &cpus[1..]),
         };
         let servers = end_cpus
@@ -109,6 +115,7 @@ impl Testbed {
             threads: relay_cpus.len(),
             end_cpus: end_cpus.to_vec(),
             binary: binary.clone(),
+            warm_up: placement.warm_up(),
             // Packets that wait for it count too, of every sender.
             ksoftirqd: ksoftirqd(cpus)?,
             network,
@@ -153,11 +160,11 @@ impl Testbed {
             .works(load)
             .into_iter()
             .zip(&self.end_cpus)
-            .map(|(work, &cpu)| self.call(running, work, cpu, window))
+            .map(|(work, &cpu)| self.call(running, (work, load.multipath), cpu, window))
             .collect::<Result<Vec<_>>>()?;
         let outcomes = clients
             .into_iter()
-            .map(|client| finish(client, WARM_UP + window))
+            .map(|client| finish(client, self.warm_up + window))
             .collect::<Result<Vec<Outcome>>>()?;
         let outcome = merge(outcomes);
         // The server may detect the last ends slightly later than the client.
@@ -186,7 +193,7 @@ impl Testbed {
     pub(super) fn hold(&self, running: &Running, connections: usize) -> Result<Process> {
         let before = self.served()?;
         let (work, cpu) = (Work::Hold { connections }, self.end_cpus[0]);
-        let mut client = self.call(running, work, cpu, Duration::ZERO)?;
+        let mut client = self.call(running, (work, false), cpu, Duration::ZERO)?;
         client.wait_until("open connections", PATIENCE, |client| {
             client.stdout().ends_with('\n')
         })?;
@@ -214,11 +221,18 @@ impl Testbed {
         vec![part; clients]
     }
 
-    fn call(&self, running: &Running, work: Work, cpu: usize, window: Duration) -> Result<Process> {
+    fn call(
+        &self,
+        running: &Running,
+        (work, multipath): (Work, bool),
+        cpu: usize,
+        window: Duration,
+    ) -> Result<Process> {
         let call = Call {
+            multipath,
             target: running.target,
             request_for: running.request_for,
-            warm_up_ms: milliseconds(WARM_UP),
+            warm_up_ms: milliseconds(self.warm_up),
             window_ms: milliseconds(window),
             parties: self.parties(running)?,
             work,
@@ -274,6 +288,20 @@ fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Ne
         Network::line(links).congestion(CONGESTION).build()
     };
     thread::scope(|scope| threads::join(scope.spawn(build)))
+}
+
+/// Has one CPU receive the packets of a host, by receive packet steering. Another may send them.
+fn receive_on(host: &Namespace, cpu: usize) -> Result<()> {
+    // The interfaces of a namespace are in a sysfs that was mounted in it.
+    let mut steer = host.command("unshare")?;
+    steer.args(["--mount", "sh", "-ec"]).arg(format!(
+        "mount -t sysfs sysfs /sys; for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do \
+         echo {:x} >$queue; done",
+        1_u128 << cpu
+    ));
+    run(&mut steer)
+        .map(drop)
+        .context("steer packets to one CPU")
 }
 
 /// A snapshot of all counters.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::socket::{MsgFlags, recv};
+use socket2::Protocol;
 
 use super::connection::{self, FirstMessage};
 use super::meter::Window;
@@ -139,7 +140,13 @@ impl Fetcher {
             self.free.push(self.slots.len());
             self.slots.push(None);
         }
-        let stream = socket::begin(socket::toward(self.call.target)?, self.call.target)?;
+        let protocol = if self.call.multipath {
+            Protocol::MPTCP
+        } else {
+            Protocol::TCP
+        };
+        let target = self.call.target;
+        let stream = socket::begin(socket::toward_by(protocol, target)?, target)?;
         // Taken only when nothing can fail any more, or the slot would be lost.
         let slot = self.free[self.free.len() - 1];
         self.poll.add(&stream, slot)?;

@@ -50,7 +50,7 @@ pub(super) struct Bed {
 /// The long link at a rate in Mbit/s, with the queue of `queue_rate`.
 pub(super) fn long_link(rate: u32, queue_rate: u32, loss: f64) -> Link {
     let bits = u64::from(rate) * 1_000_000;
-    let queue = u64::from(queue_rate) * 1_000_000 / 8 * RTT.as_millis() as u64 / 1000;
+    let queue = u64::from(queue_rate) * 1_000_000 / 8 * u64::from(RTT.subsec_millis()) / 1000;
     let link = Link::delay(DELAY).rate(bits).queue(queue);
     link.loss(loss / 100.0)
 }

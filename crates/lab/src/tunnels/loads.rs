@@ -16,7 +16,7 @@ pub(super) struct Load {
     /// Of each.
     pub(super) bytes: u64,
     /// What runs meanwhile and is not timed.
-    pub(super) beside: Option<&'static Load>,
+    pub(super) beside: Option<&'static Self>,
 }
 
 /// What came of a load.

@@ -14,6 +14,7 @@ fn peer(id: u64) -> Peer {
         key: Some(Key::new([7; 32])),
         key_id: 1,
         encapsulation: Encapsulation::Stream,
+        transport: Transport::Tcp,
         source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),

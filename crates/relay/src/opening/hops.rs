@@ -104,7 +104,7 @@ impl Hops {
     }
 
     /// The same next hop comes first again, by a new connection.
-    pub(super) fn retry_cold(&mut self, hop: NextHop, without_syn_option: bool) {
+    pub(crate) fn retry_cold(&mut self, hop: NextHop, without_syn_option: bool) {
         self.retry = Some(Retry {
             hop,
             without_syn_option,

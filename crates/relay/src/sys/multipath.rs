@@ -172,6 +172,12 @@ pub fn is_multipath(socket: &impl AsFd) -> bool {
     protocol.is_ok_and(|protocol| protocol == libc::IPPROTO_MPTCP)
 }
 
+/// Whether a socket of Multipath TCP has become one of TCP.
+pub(crate) fn fell_back(socket: &impl AsFd) -> bool {
+    // The kernel has no such option for what it treats as TCP.
+    is_multipath(socket) && multipath_info(socket).is_none_or(|info| info.fell_back)
+}
+
 /// Whether this host supports Multipath TCP now (`net.mptcp.enabled`).
 ///
 /// # Errors

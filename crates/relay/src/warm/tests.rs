@@ -18,7 +18,7 @@ use posthaste_wire::hop::{Accepting, Acceptor, FromAcceptor, FromDialer, HELLO_B
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::chain::{Encapsulation, PoolLimits};
+use crate::chain::{Encapsulation, PoolLimits, Transport};
 use crate::policy::SideOptions;
 
 /// Bound on everything on a slow machine.
@@ -170,6 +170,7 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         key: Some(Key::new([7; 32])),
         key_id: 3,
         encapsulation: Encapsulation::Stream,
+        transport: Transport::Tcp,
         source_addresses: Vec::new(),
         pool: PoolLimits { min, max },
         socket: SideOptions::default(),

@@ -29,7 +29,8 @@ use crate::sys;
 
 use super::Worker;
 use super::admit::client_prefix;
-use super::entry::State;
+use super::end::StreamEnd;
+use super::entry::{State, end_of};
 use super::opening::OPEN;
 use super::pending_request::{Keys, PendingRequest, RequestKind};
 use super::places::PLACES;
@@ -91,6 +92,12 @@ impl From<Denial> for Reason {
             segment: None,
         }
     }
+}
+
+/// What a flow was requested on.
+pub(super) enum Requesting {
+    Socket(OwnedFd),
+    Stream(Rc<StreamEnd>),
 }
 
 /// A request for a flow.
@@ -388,25 +395,67 @@ impl<I: Intercept> Worker<I> {
         if let Some(syn_option) = self.requested_in_syn(key, &request) {
             return self.adopt(key, syn_option, &request, onward);
         }
-        let validated = request.connect.validated;
-        let crowded = !validated && !self.within_budget(&flow);
-        if self.full() || self.begins_nothing() || crowded {
+        if !self.has_room_for(&request, &flow) {
             return self.refuse(key, Some(flow), request.requester(), Denial::Overload);
         }
         let Some(pending_request) = self.dismiss(key) else {
             return;
-        };
-        // Strict: the reply to the requester takes the place of the answer to a held SYN.
-        let accept = if validated {
-            AcceptMode::LATE
-        } else {
-            AcceptMode::STRICT
         };
         // A connection of a peer has got the settings of hops from `welcome`.
         if request.peer.is_none() && !rule.inherited {
             // Best effort: the connection works without these settings.
             let _ = sys::apply(&pending_request.socket, &rule.rule.downstream);
         }
+        self.begin_request(
+            Requesting::Socket(pending_request.socket),
+            &request,
+            rule,
+            onward,
+        );
+    }
+
+    /// A peer has requested a flow on a stream of a tunnel.
+    pub(super) fn on_stream_request(&mut self, stream: Rc<StreamEnd>, request: &ConnectRequest) {
+        let flow = request.flow();
+        let granted = self.grant(request, &flow);
+        let granted = granted.and_then(|granted| {
+            let has_room = self.has_room_for(request, &flow);
+            has_room.then_some(granted).ok_or(Denial::Overload)
+        });
+        match granted {
+            Ok((rule, onward)) => {
+                self.begin_request(Requesting::Stream(stream), request, rule, onward);
+            }
+            Err(denial) => {
+                self.deny(request.from, Some(flow), request.denied(denial));
+                let answer = request.requester().answer(denial.reply(), None);
+                // If this fails its connection is gone.
+                let _ = stream.write(&answer).and_then(|_| stream.finish());
+            }
+        }
+    }
+
+    /// Whether a flow may begin now.
+    pub(super) fn has_room_for(&self, request: &ConnectRequest, flow: &Flow) -> bool {
+        let crowded = !request.connect.validated && !self.within_budget(flow);
+        !(self.full() || self.begins_nothing() || crowded)
+    }
+
+    /// Begins a flow that was granted to the requester at `end`.
+    pub(super) fn begin_request(
+        &mut self,
+        end: Requesting,
+        request: &ConnectRequest,
+        rule: Rc<LocalRule>,
+        onward: Hops,
+    ) {
+        let (flow, validated) = (request.flow(), request.connect.validated);
+        // Strict: the reply to the requester takes the place of the answer to a held SYN.
+        let accept = if validated {
+            AcceptMode::LATE
+        } else {
+            AcceptMode::STRICT
+        };
         let arrival = request.peer.map_or(Arrival::Convert, |_| Arrival::Peer);
         let mut opening = self.open(accept, arrival, &rule).with_hops(onward);
         // The packets of the request have the TTL of this hop; the guard has that of the flow.
@@ -415,22 +464,29 @@ impl<I: Intercept> Worker<I> {
             opening.counted = Some(self.count_half_open(&flow));
         }
         let entry = self.insert(flow, rule, accept, opening);
-        if self
-            .rewatch(entry, Side::Downstream, &pending_request.socket)
-            .is_err()
+        if let Requesting::Socket(socket) = &end
+            && self.rewatch(entry, Side::Downstream, socket).is_err()
         {
             return self.end(entry, Outcome::Internal);
         }
+        let mut preface = Preface {
+            requested: true,
+            by: request.peer,
+            requester: Some(request.requester()),
+            progress_due: Some(self.now + WORKING_AFTER),
+            ..Preface::default()
+        };
+        let tag = entry << 1 | Side::Downstream as u64;
         if let Some(entry) = self.entries.live_mut(entry) {
-            entry.sockets[Side::Downstream] = Some(pending_request.socket);
+            match end {
+                Requesting::Socket(socket) => entry.sockets[Side::Downstream] = Some(socket),
+                Requesting::Stream(stream) => {
+                    stream.set_tag(tag);
+                    preface.streams[Side::Downstream] = Some(stream);
+                }
+            }
             entry.timers.accept = Duration::ZERO.into();
-            entry.preface = Some(Box::new(Preface {
-                requested: true,
-                by: request.peer,
-                requester: Some(request.requester()),
-                progress_due: Some(self.now + WORKING_AFTER),
-                ..Preface::default()
-            }));
+            entry.preface = Some(Box::new(preface));
         }
         if request.peer.is_some() {
             self.owe_progress(entry);
@@ -566,7 +622,7 @@ impl<I: Intercept> Worker<I> {
         self.keep_request(pending_request);
     }
 
-    fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
+    pub(super) fn deny(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {
         self.note_denial(from, flow, Some(Encapsulation::Stream), why);
     }
 
@@ -611,11 +667,12 @@ impl<I: Intercept> Worker<I> {
         if pending.opening.is_validated() {
             return;
         }
-        let Some(socket) = &entry.sockets[Side::Downstream] else {
+        let downstream = end_of(&entry.sockets, entry.preface.as_deref(), Side::Downstream);
+        let Some(downstream) = downstream else {
             return;
         };
         let validation = &mut pending.validation;
-        match read_message(socket, |bytes| validation.feed(bytes)) {
+        match read_message(&downstream, |bytes| validation.feed(bytes)) {
             Ok(()) => self.on_validation(key),
             Err(ReadError::Incomplete) => {}
             Err(ReadError::Gone | ReadError::Reset | ReadError::Lost | ReadError::Wrong(_)) => {

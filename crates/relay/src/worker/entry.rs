@@ -19,6 +19,7 @@ use crate::relay::Relay;
 use crate::side::{Side, Sides};
 use crate::sys;
 
+use super::end::End;
 use super::preface::{Preface, Requester};
 use super::replay::Kept;
 use super::rules::LocalRule;
@@ -138,6 +139,11 @@ impl Entry {
         self.rule.rule.observe && !self.fixed && !self.is_requested() && !self.is_hopping()
     }
 
+    /// What it has at a side.
+    pub(super) fn end(&self, side: Side) -> Option<End<'_>> {
+        end_of(&self.sockets, self.preface.as_deref(), side)
+    }
+
     /// Whether its client has reset an open relay, or is gone: it takes no other route.
     pub(super) fn has_lost_client(&self) -> bool {
         matches!(&self.state, State::Open(relay) if relay.has_failed(Side::Downstream))
@@ -146,6 +152,9 @@ impl Entry {
     /// Closes the upstream socket and clears its state, so that another can replace it.
     pub(super) fn forget_upstream(&mut self) {
         self.sockets[Side::Upstream] = None;
+        if let Some(preface) = &mut self.preface {
+            preface.streams[Side::Upstream] = None;
+        }
         self.deferred[Side::Upstream] = DeferredOptions::default();
         self.timed[Side::Upstream] = false;
         self.closed_cookie = None;
@@ -262,6 +271,16 @@ impl Entry {
     pub(super) fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.started())
     }
+}
+
+/// What a flow with these has at a side.
+pub(super) fn end_of<'a>(
+    sockets: &'a Sides<Option<OwnedFd>>,
+    preface: Option<&Preface>,
+    side: Side,
+) -> Option<End<'a>> {
+    let stream = || preface?.streams[side].as_ref().map(End::from);
+    sockets[side].as_ref().map(End::from).or_else(stream)
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ impl<I: Intercept> Worker<I> {
                     // Best effort: without a listener the SYNs are left to their servers.
                     let _ = self.offer_multipath(&policy);
                     self.rules.replace(policy, generation, &self.counters.rules);
+                    self.adopt_tunnels();
                     self.forget_paces();
                     if self.full() {
                         self.set_draining(true);
@@ -64,6 +65,7 @@ impl<I: Intercept> Worker<I> {
                     let others = self.adopt_peers(&chains);
                     self.rules.set_chains(chains);
                     if others {
+                        self.adopt_tunnels();
                         self.forget_paces();
                     }
                 }
@@ -98,6 +100,7 @@ impl<I: Intercept> Worker<I> {
             // No flow will need a hop any more.
             warm.replace(&[], self.now);
         }
+        self.wind_up_tunnels();
     }
 
     /// Replaces the peers of the warm hops by those of `chains`. Returns whether they differ.

@@ -83,6 +83,16 @@ impl Listeners {
         (number as u64, place.insert(socket))
     }
 
+    /// Where clients and peers name the destination themselves.
+    pub(super) fn requested_at(&self) -> Vec<SocketAddr> {
+        let all = self.0.iter();
+        let addresses = all.filter_map(|(_, purpose)| match purpose {
+            Purpose::Requests(address) => Some(*address),
+            Purpose::Transit | Purpose::Multipath | Purpose::Fixed(_) => None,
+        });
+        addresses.collect()
+    }
+
     /// The open listeners, with their numbers.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (u64, &Socket)> {
         let all = (0..).zip(&self.0);

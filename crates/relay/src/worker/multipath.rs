@@ -18,9 +18,11 @@ use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept, MultipathListener};
 use crate::join_hold::{Fate, Join, JoinBudget, JoinHold};
 use crate::policy::Policy;
+use crate::side::Side;
 use crate::sys::{self, SocketSettings};
 
 use super::admit::client_prefix;
+use super::entry::Entry;
 use super::{TOKEN_LISTENER, Worker};
 
 /// Bound on the ports at which paths may join, and on those that the clients of one prefix opened.
@@ -115,12 +117,14 @@ impl Multipath {
         opened.is_ok_and(|listener| self.ports.insert(port, listener).is_none())
     }
 
-    /// The flow has ended.
-    pub(super) fn forget(&mut self, key: u64, intercept: &mut impl Intercept) {
-        if let Some(token) = self.tokens.remove(&key) {
+    /// The flow has ended. Returns whether further paths could join it.
+    fn forget(&mut self, key: u64, intercept: &mut impl Intercept) -> bool {
+        let token = self.tokens.remove(&key);
+        if let Some(token) = token {
             // Only a token that is not there is an error.
             let _ = intercept.set_token(token, None);
         }
+        token.is_some()
     }
 
     /// Closes listeners that no join needs any more.
@@ -131,6 +135,18 @@ impl Multipath {
 }
 
 impl<I: Intercept> Worker<I> {
+    /// A flow has ended. Counts which of its connections did not stay what was requested.
+    pub(super) fn end_multipath(&mut self, key: u64, entry: &Entry) {
+        let fell_back = |side: Side| entry.sockets[side].as_ref().is_some_and(sys::fell_back);
+        let could_join = self.multipath.forget(key, &mut self.intercept);
+        if could_join && fell_back(Side::Downstream) {
+            self.counters.multipath_fell_back_later.add(1);
+        }
+        if entry.is_open() && entry.rule.rule.upstream_multipath && fell_back(Side::Upstream) {
+            self.counters.multipath_fell_back_server.add(1);
+        }
+    }
+
     /// The token of an accepted connection, if it has further paths. Others are of TCP, and get what
     /// the listener could not pass on.
     pub(super) fn token_of(&mut self, socket: &OwnedFd) -> Option<u32> {

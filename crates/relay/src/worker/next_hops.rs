@@ -4,11 +4,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use posthaste_wire::auth::{AuthTag, Nonce};
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint};
-use posthaste_wire::hop::Reply;
+use posthaste_wire::hop::{Dialer, Reply};
 use posthaste_wire::segments::SegmentList;
 use socket2::Socket;
 
@@ -21,14 +22,21 @@ use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
-use super::entry::State;
+use super::end::StreamEnd;
+use super::entry::{State, end_of};
 use super::preface::{Expecting, ReadError, read_message, send};
 use super::syn_option::note_syn_option;
 use super::upstream::connect_error;
 
+/// A connection to the next node.
+enum Upstream {
+    Socket(OwnedFd),
+    Stream(Rc<StreamEnd>),
+}
+
 /// A hop over which a flow was requested.
 struct Opened {
-    socket: OwnedFd,
+    end: Upstream,
     expecting: Expecting,
     /// What is left to send of the request.
     request: Vec<u8>,
@@ -55,7 +63,10 @@ impl<I: Intercept> Worker<I> {
         let flow = entry.flow;
         let hop_limit = pending.opening.hops.hop_limit;
         let connect = connect_for(&flow, via.rest, &pending.opening).ok_or(None)?;
-        let warm = (!order.cold).then(|| self.open_warm(peer, &connect));
+        let warm = (!order.cold).then(|| {
+            let stream = self.open_stream(key, peer, &connect);
+            stream.or_else(|| self.open_warm(peer, &connect))
+        });
         let opened = match warm.flatten() {
             Some(opened) => opened,
             None => self
@@ -67,10 +78,16 @@ impl<I: Intercept> Worker<I> {
                 )
                 .map_err(|_| Some(Report::Unreached(via.peer)))?,
         };
-        self.watch_upstream(key, &opened.socket).map_err(|_| None)?;
+        match &opened.end {
+            Upstream::Socket(socket) => self.watch_upstream(key, socket).map_err(|_| None)?,
+            Upstream::Stream(_) => self.fresh.note(key),
+        }
         let entry = self.entries.live_mut(key).ok_or(None)?;
-        entry.sockets[Side::Upstream] = Some(opened.socket);
         let preface = entry.preface.get_or_insert_default();
+        match opened.end {
+            Upstream::Socket(socket) => entry.sockets[Side::Upstream] = Some(socket),
+            Upstream::Stream(stream) => preface.streams[Side::Upstream] = Some(stream),
+        }
         preface.expecting = Some(opened.expecting);
         preface.via = Some(via);
         preface.syn_options = opened.sent == Sent::SynOption;
@@ -82,6 +99,24 @@ impl<I: Intercept> Worker<I> {
         Ok(opened.sent)
     }
 
+    /// Requests a flow over a stream of a tunnel, if one is up.
+    fn open_stream(&mut self, key: u64, peer: usize, connect: &Connect) -> Option<Opened> {
+        let peer = &self.rules.chains().peers[peer];
+        let tag = key << 1 | Side::Upstream as u64;
+        let (stream, session) = self.tunnels.as_mut()?.open(peer, tag, self.now)?;
+        let mut dialer = Dialer::new(session);
+        let now_ms = self.replay_guard.clock.now_ms();
+        let open = dialer.open(connect, now_ms, Nonce(sys::random())).ok()?;
+        send(&(&stream).into(), &open).ok()?;
+        self.counters.hops_quic.add(1);
+        Some(Opened {
+            end: Upstream::Stream(stream),
+            expecting: Expecting::Reply(dialer.into_reply_reader()),
+            request: Vec::new(),
+            sent: Sent::Warm,
+        })
+    }
+
     /// Requests a flow over a hop that is open, if there is one.
     fn open_warm(&mut self, peer: usize, connect: &Connect) -> Option<Opened> {
         let warm = self.warm.as_mut()?;
@@ -90,10 +125,10 @@ impl<I: Intercept> Worker<I> {
             let nonce = Nonce(sys::random());
             let now_ms = self.replay_guard.clock.now_ms();
             let open = hop.dialer.open(connect, now_ms, nonce).ok()?;
-            if send(&hop.socket, &open).is_ok() {
+            if send(&(&hop.socket).into(), &open).is_ok() {
                 self.counters.hops_warm.add(1);
                 return Some(Opened {
-                    socket: hop.socket,
+                    end: Upstream::Socket(hop.socket),
                     // It may have gathered part of a pong, whose rest precedes the reply.
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
@@ -134,7 +169,7 @@ impl<I: Intercept> Worker<I> {
         self.counters.hops_cold.add(1);
         self.counters.syn_options_sent.add(u64::from(has_option));
         Ok(Opened {
-            socket: socket.into(),
+            end: Upstream::Socket(socket.into()),
             expecting: Expecting::of(peer, flow),
             request,
             sent: if has_option {
@@ -184,7 +219,7 @@ impl<I: Intercept> Worker<I> {
         let socket = entry.sockets[Side::Upstream].as_ref().ok_or_else(gone)?;
         // Writable may also mean failed.
         connect_error(socket).map_or(Ok(()), Err)?;
-        send(socket, &request)
+        send(&socket.into(), &request)
     }
 
     /// Reads the reply before the client is validated.
@@ -195,14 +230,15 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        let (Some(socket), Some(preface)) = (&entry.sockets[Side::Upstream], &mut entry.preface)
-        else {
+        let preface = entry.preface.as_deref_mut();
+        let upstream = end_of(&entry.sockets, preface.as_deref(), Side::Upstream);
+        let (Some(upstream), Some(preface)) = (upstream, preface) else {
             return;
         };
         let Some(expecting) = &mut preface.expecting else {
             return;
         };
-        let reply = match read_message(socket, |bytes| expecting.feed(bytes)) {
+        let reply = match read_message(&upstream, |bytes| expecting.feed(bytes)) {
             Ok(reply) => Some(reply),
             Err(ReadError::Incomplete) => return,
             Err(ReadError::Gone | ReadError::Reset | ReadError::Lost | ReadError::Wrong(_)) => None,

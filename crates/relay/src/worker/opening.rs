@@ -17,10 +17,10 @@ use crate::opening::silence::{self, first_look};
 use crate::opening::{Action, Actions, Blame, Hops, Opening};
 use crate::outcome::Outcome;
 use crate::relay::{Ready, Relay};
-use crate::side::{Side, Sides};
+use crate::side::Side;
 use crate::sys::{self, IcmpError};
 
-use super::entry::{Entry, Pending, State};
+use super::entry::{Entry, Pending, State, end_of};
 use super::health::Standing;
 use super::preface::{reply_of_icmp, send, send_before_bytes};
 use super::replay::{Fallback, Held, Kept};
@@ -53,8 +53,8 @@ impl Entry {
     }
 
     fn send_validated(&self) -> io::Result<()> {
-        let upstream = self.sockets[Side::Upstream].as_ref();
-        upstream.map_or(Ok(()), |socket| send(socket, &VALIDATED))
+        let upstream = self.end(Side::Upstream);
+        upstream.map_or(Ok(()), |end| send(&end, &VALIDATED))
     }
 
     /// Lets the upstream socket retransmit its SYN at most once.
@@ -80,6 +80,26 @@ impl Entry {
         let reply = reply_of_icmp(self.error_of(icmp));
         if let Some(preface) = &mut self.preface {
             preface.failed = Some(reply);
+        }
+    }
+
+    /// A hop over a stream is taken again by TCP, before any other.
+    fn prefer_socket(&mut self) {
+        let Some(preface) = self.preface.as_deref_mut() else {
+            return;
+        };
+        let (Some(via), Some(_)) = (preface.via, &preface.streams[Side::Upstream]) else {
+            return;
+        };
+        let hops = match &mut self.state {
+            State::Opening(pending) => Some(&mut pending.opening.hops),
+            State::Open(_) => preface
+                .fallback
+                .as_deref_mut()
+                .map(|fallback| &mut fallback.hops),
+        };
+        if let Some(hops) = hops {
+            hops.retry_cold(NextHop::Hop(via), false);
         }
     }
 
@@ -130,12 +150,13 @@ impl Entry {
     /// # Errors
     /// As [`send_before_bytes`].
     pub(super) fn answer(&mut self) -> io::Result<()> {
-        let Sides([Some(downstream), upstream]) = &self.sockets else {
-            return Ok(());
-        };
-        match &mut self.preface {
-            Some(preface) => preface.answer(downstream, upstream.as_ref()),
-            None => Ok(()),
+        let preface = self.preface.as_deref_mut();
+        let downstream = end_of(&self.sockets, preface.as_deref(), Side::Downstream);
+        match (downstream, preface) {
+            (Some(downstream), Some(preface)) => {
+                preface.answer(&downstream, self.sockets[Side::Upstream].as_ref())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -407,8 +428,11 @@ impl<I: Intercept> Worker<I> {
 
     /// Leaves a hop over which no byte of the flow has arrived.
     fn leave_hop(&mut self, key: u64) {
-        let is_open = self.entries.live(key).is_some_and(Entry::is_open);
-        if !is_open {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        entry.prefer_socket();
+        if !entry.is_open() {
             self.drive(key, |opening, _| opening.on_hop_silent());
         } else if !self.reroute(key, false) {
             self.end_with(key, Outcome::HopFailed, None);
@@ -524,7 +548,8 @@ impl<I: Intercept> Worker<I> {
         let interest = interest_of(key, Side::Downstream);
         let watched = match &entry.sockets[Side::Downstream] {
             Some(socket) => is_watched || self.epoll.add(socket, interest).is_ok(),
-            None => false,
+            // A stream reports its events by itself.
+            None => entry.end(Side::Downstream).is_some(),
         };
         if !watched {
             return self.end(key, Outcome::Internal);
@@ -553,5 +578,5 @@ fn send_proxy_header(entry: &Entry) -> io::Result<()> {
     };
     let mut header = Vec::new();
     proxy_v2::encode(entry.flow.client(), entry.flow.server(), &mut header);
-    send_before_bytes(upstream, &header)
+    send_before_bytes(&upstream.into(), &header)
 }

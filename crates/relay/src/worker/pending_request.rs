@@ -102,7 +102,7 @@ impl PendingRequest {
     /// reset it, and the client might never read the reason.
     pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
         // In this order: the FIN follows the reason, and a reset at close would discard both.
-        let _ = send(&socket, why);
+        let _ = send(&(&socket).into(), why);
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
         let _ = sys::set_reset_on_close(&socket, false);
         Self {
@@ -144,7 +144,7 @@ impl PendingRequest {
             let next = match &mut self.stage {
                 Stage::Silent(bytes) => first_stage(&self.socket, bytes, keys),
                 Stage::Head(reader) => {
-                    return match read_message(&self.socket, |bytes| reader.feed(bytes)) {
+                    return match read_message(&(&self.socket).into(), |bytes| reader.feed(bytes)) {
                         Ok(head) => RequestKind::Request(Box::new(head)),
                         Err(ReadError::Wrong(refusal)) => RequestKind::Bad(refusal),
                         Err(error) => error.into(),
@@ -158,7 +158,8 @@ impl PendingRequest {
                 Stage::Hello(accepting) => challenge(&self.socket, accepting, keys),
                 Stage::Response(challenged) => {
                     let feed = |bytes: &[u8]| challenged.feed(bytes);
-                    let session = read_message(&self.socket, feed).map_err(RequestKind::from);
+                    let session =
+                        read_message(&(&self.socket).into(), feed).map_err(RequestKind::from);
                     session.map(|session| Stage::Hop(Box::new(Acceptor::new(session))))
                 }
                 Stage::Hop(acceptor) => {
@@ -207,7 +208,7 @@ fn first_stage(
             Some(missing) => Progress::NeedMore(missing),
         })
     };
-    read_message(socket, gather).map_err(RequestKind::from)?;
+    read_message(&socket.into(), gather).map_err(RequestKind::from)?;
     // Without a number this node has no peers: then the bytes are refused as no Convert.
     if received == MAGIC
         && let Some(me) = keys.me
@@ -230,9 +231,9 @@ fn challenge(
     accepting: &mut Accepting,
     keys: &Keys<'_>,
 ) -> Result<Stage, RequestKind> {
-    let challenged = read_message(socket, |bytes| accepting.feed(bytes, keys.find))
+    let challenged = read_message(&socket.into(), |bytes| accepting.feed(bytes, keys.find))
         .map_err(RequestKind::from)?;
-    match send(socket, challenged.challenge()) {
+    match send(&socket.into(), challenged.challenge()) {
         Ok(()) => Ok(Stage::Response(Box::new(challenged))),
         Err(_) => Err(RequestKind::Close { wrong: false }),
     }
@@ -241,7 +242,7 @@ fn challenge(
 /// Answers pings until a request for a flow arrives.
 fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
     loop {
-        let message = match read_message(socket, |bytes| acceptor.feed(bytes)) {
+        let message = match read_message(&socket.into(), |bytes| acceptor.feed(bytes)) {
             Ok(message) => message,
             Err(error) => return error.into(),
         };
@@ -249,7 +250,7 @@ fn wait_for_flow(socket: &OwnedFd, acceptor: &mut Acceptor) -> RequestKind {
             FromDialer::Open(connect) => {
                 return RequestKind::Open(acceptor.session().peer, Box::new(connect));
             }
-            FromDialer::Ping(token) if send(socket, &pong(token)).is_ok() => {}
+            FromDialer::Ping(token) if send(&socket.into(), &pong(token)).is_ok() => {}
             // Either a pong that cannot be sent, or a message for a flow that does not exist.
             FromDialer::Ping(_) | FromDialer::Validated => {
                 return RequestKind::Close { wrong: false };

@@ -2,11 +2,10 @@
 //! The messages of nodes about a flow before its bytes.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv};
 use posthaste_wire::Progress;
 use posthaste_wire::convert::{Answer, AnswerReader, BadAnswer};
 use posthaste_wire::header::{ChainHeader, NodeId};
@@ -16,9 +15,10 @@ use crate::chain::{Path, Peer};
 use crate::flow::Flow;
 use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
-use crate::sys::{self, IcmpError, retry};
+use crate::sys::{self, IcmpError};
 
 use super::black_holes::Watch;
+use super::end::{End, StreamEnd};
 use super::replay::Fallback;
 
 /// Bytes of the longest message that is read piece by piece.
@@ -128,6 +128,8 @@ pub(super) struct Preface {
     pub(super) by: Option<NodeId>,
     /// Who waits for an answer.
     pub(super) requester: Option<Requester>,
+    /// The sides that are streams of tunnels, in the place of sockets.
+    pub(super) streams: Sides<Option<Rc<StreamEnd>>>,
     /// The next node's reply is still to come.
     pub(super) expecting: Option<Expecting>,
     /// The next node, if there is one.
@@ -168,13 +170,13 @@ impl Preface {
 
     /// Reads the reply from `upstream`, and passes it on to the requester. Afterwards
     /// what comes are the flow's bytes.
-    pub(super) fn receive(&mut self, upstream: &OwnedFd, downstream: &OwnedFd) -> io::Result<()> {
+    pub(super) fn receive(&mut self, upstream: &End<'_>, downstream: &End<'_>) -> io::Result<()> {
         let Some(expecting) = &mut self.expecting else {
             return Ok(());
         };
         let reply = match read_message(upstream, |bytes| expecting.feed(bytes)) {
             // The kernel reports a reset once, and a write has received it.
-            Err(ReadError::Gone) if sys::is_gone(upstream) => Err(ReadError::Reset),
+            Err(ReadError::Gone) if upstream.is_gone() => Err(ReadError::Reset),
             reply => reply,
         };
         if let Ok(reply) = &reply {
@@ -204,7 +206,7 @@ impl Preface {
     /// As [`send_before_bytes`].
     pub(super) fn answer(
         &mut self,
-        downstream: &OwnedFd,
+        downstream: &End<'_>,
         upstream: Option<&OwnedFd>,
     ) -> io::Result<()> {
         let Some(requester) = self.requester.take() else {
@@ -240,6 +242,7 @@ impl Preface {
     /// Forgets the hop to the next node.
     pub(super) fn forget_hop(&mut self) {
         (self.expecting, self.via) = (None, None);
+        self.streams[Side::Upstream] = None;
         (self.waits_since, self.syn_options) = (None, false);
         (self.failed, self.undelivered) = (None, false);
         self.watch = Watch::default();
@@ -277,7 +280,7 @@ pub(super) enum ReadError<E> {
 
 /// Reads a message and not a byte more.
 pub(super) fn read_message<T, E>(
-    from: &OwnedFd,
+    from: &End<'_>,
     mut feed: impl FnMut(&[u8]) -> Result<Progress<T>, E>,
 ) -> Result<T, ReadError<E>> {
     let mut piece = [0; PIECE_BYTES];
@@ -290,20 +293,24 @@ pub(super) fn read_message<T, E>(
             Progress::Done { value, .. } => return Ok(value),
         };
         let into = &mut piece[..missing];
-        count = match retry(|| recv(from.as_raw_fd(), into, MsgFlags::empty())) {
+        count = match from.read(into) {
             Ok(0) => return Err(ReadError::Gone),
             Ok(count) => count,
-            Err(Errno::EAGAIN) => return Err(ReadError::Incomplete),
-            Err(Errno::ECONNRESET) => return Err(ReadError::Reset),
-            Err(_) => return Err(ReadError::Lost),
+            Err(error) => {
+                return Err(match error.kind() {
+                    io::ErrorKind::WouldBlock => ReadError::Incomplete,
+                    io::ErrorKind::ConnectionReset => ReadError::Reset,
+                    _ => ReadError::Lost,
+                });
+            }
         };
     }
 }
 
 /// Sends a message whole. It is the first on its connection, or follows others as
 /// short: there is room.
-pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
-    let sent = socket2::SockRef::from(to).send(message)?;
+pub(super) fn send(to: &End<'_>, message: &[u8]) -> io::Result<()> {
+    let sent = to.write(message)?;
     if sent == message.len() {
         Ok(())
     } else {
@@ -317,7 +324,7 @@ pub(super) fn send(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
 /// `ConnectionAborted` if the connection is open and did not take the whole message: the receiver
 /// would read the flow's bytes in place of the rest, so the flow must end. A connection that is
 /// gone is no error here: the relay detects it, and which side is to blame.
-pub(super) fn send_before_bytes(to: &OwnedFd, message: &[u8]) -> io::Result<()> {
+pub(super) fn send_before_bytes(to: &End<'_>, message: &[u8]) -> io::Result<()> {
     use io::ErrorKind::{ConnectionAborted, WouldBlock, WriteZero};
     match send(to, message) {
         // Not `WouldBlock`, which would make the relay wait and then go on without the message.
@@ -345,8 +352,10 @@ pub(super) fn icmp_of(error: IcmpError) -> Icmp {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
+    use nix::sys::socket::{MsgFlags, recv};
     use posthaste_wire::hop::pong;
 
     use super::*;
@@ -379,7 +388,7 @@ mod tests {
         let sent = [&pong(1)[..], &reply, b"bytes"].concat();
         for (at, byte) in sent.iter().enumerate() {
             next.write_all(&[*byte]).unwrap();
-            let received = preface.receive(&upstream, &downstream);
+            let received = preface.receive(&(&upstream).into(), &(&downstream).into());
             let is_whole = at + 1 >= 8 + reply.len();
             let waits = (!is_whole).then_some(io::ErrorKind::WouldBlock);
             assert_eq!(kind(&received), waits, "{at}");
@@ -397,12 +406,12 @@ mod tests {
     fn reply_without_room_ends_flow() {
         let (upstream, mut next) = connection();
         let (downstream, _former) = connection();
-        while send(&downstream, &[0; 1 << 10]).is_ok() {}
-        while send(&downstream, &[0]).is_ok() {}
+        while send(&(&downstream).into(), &[0; 1 << 10]).is_ok() {}
+        while send(&(&downstream).into(), &[0]).is_ok() {}
         let mut preface = expecting(Some(Requester::Peer));
         let reply = Acceptor::reply(Reply::Connected);
         next.write_all(&[&reply[..], b"bytes"].concat()).unwrap();
-        let received = preface.receive(&upstream, &downstream);
+        let received = preface.receive(&(&upstream).into(), &(&downstream).into());
         assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionAborted));
     }
 
@@ -413,8 +422,11 @@ mod tests {
         drop(former);
         let mut preface = expecting(Some(Requester::Peer));
         next.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
-        assert_eq!(kind(&preface.receive(&upstream, &downstream)), None);
-        assert_eq!(preface.answer(&downstream, None).ok(), Some(()));
+        assert_eq!(
+            kind(&preface.receive(&(&upstream).into(), &(&downstream).into())),
+            None
+        );
+        assert_eq!(preface.answer(&(&downstream).into(), None).ok(), Some(()));
     }
 
     #[test]
@@ -433,7 +445,7 @@ mod tests {
             preface.syn_options = true;
             next.write_all(accepted).unwrap();
             next.write_all(&Acceptor::reply(reply)).unwrap();
-            let _ = preface.receive(&upstream, &downstream);
+            let _ = preface.receive(&(&upstream).into(), &(&downstream).into());
             assert_eq!(preface.accepted, noted, "{accepted:?} {reply:?}");
         }
     }
@@ -451,7 +463,7 @@ mod tests {
             former.set_nonblocking(true).unwrap();
             let mut preface = expecting(Some(Requester::Peer));
             next.write_all(&Acceptor::reply(reply)).unwrap();
-            let received = preface.receive(&upstream, &downstream);
+            let received = preface.receive(&(&upstream).into(), &(&downstream).into());
             assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
             assert_eq!(preface.failed, Some(reply));
             assert_eq!(
@@ -472,7 +484,7 @@ mod tests {
             next.write_all(sent).unwrap();
             drop(next);
             let mut preface = expecting(None);
-            let received = preface.receive(&upstream, &downstream);
+            let received = preface.receive(&(&upstream).into(), &(&downstream).into());
             assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
             assert_eq!(preface.failed, Some(Reply::Failed), "{sent:?}");
         }
@@ -484,10 +496,10 @@ mod tests {
         let (upstream, next) = connection();
         let (downstream, _former) = connection();
         // What is closed before everything was read is reset.
-        send(&upstream, b"request").unwrap();
+        send(&(&upstream).into(), b"request").unwrap();
         drop(next);
         let mut preface = expecting(Some(Requester::Peer));
-        let received = preface.receive(&upstream, &downstream);
+        let received = preface.receive(&(&upstream).into(), &(&downstream).into());
         assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
         assert_eq!(
             (preface.failed, preface.requester),
@@ -510,10 +522,12 @@ mod tests {
             ..Preface::default()
         };
         converter.write_all(&[1, 1, 0x22]).unwrap();
-        let received = preface.receive(&upstream, &downstream);
+        let received = preface.receive(&(&upstream).into(), &(&downstream).into());
         assert_eq!(kind(&received), Some(io::ErrorKind::WouldBlock));
         converter.write_all(b"\x63bytes").unwrap();
-        preface.receive(&upstream, &downstream).unwrap();
+        preface
+            .receive(&(&upstream).into(), &(&downstream).into())
+            .unwrap();
         let mut rest = [0; 6];
         assert_eq!(
             recv(upstream.as_raw_fd(), &mut rest, MsgFlags::empty()),
@@ -539,7 +553,7 @@ mod tests {
         converter
             .write_all(&[1, 2, 0x22, 0x63, 30, 1, 96, 0])
             .unwrap();
-        let received = preface.receive(&upstream, &downstream);
+        let received = preface.receive(&(&upstream).into(), &(&downstream).into());
         assert_eq!(kind(&received), Some(io::ErrorKind::ConnectionReset));
         assert_eq!(preface.failed, Some(Reply::Refused));
     }

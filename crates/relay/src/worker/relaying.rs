@@ -151,12 +151,19 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let requester = entry.requester();
+        let stream = entry.preface.as_mut();
+        let stream = stream.and_then(|preface| preface.streams[Side::Downstream].take());
         let failed = entry.preface.as_ref().and_then(|preface| preface.failed);
+        let icmp = error.map(reply_of_icmp);
+        let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
+        if let (Some(requester), Some(stream)) = (requester, &stream) {
+            let _ = stream.write(&requester.answer(reply, None));
+            // The answer arrives before the end; what the peer still sends is not wanted.
+            let _ = stream.finish();
+        }
         if let Some(requester) = requester
             && let Some(socket) = entry.sockets[Side::Downstream].take()
         {
-            let icmp = error.map(reply_of_icmp);
-            let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
             let from = entry.flow.client();
             // `part` adds it again, as a request.
             let _ = self.epoll.delete(&socket);
@@ -196,15 +203,18 @@ impl<I: Intercept> Worker<I> {
         if let Some(entry) = self.entries.live_mut(key)
             && !entry.is_open()
         {
-            entry.sockets[Side::Upstream] = None;
+            entry.forget_upstream();
         }
         self.release_opening(key);
         let Some(mut entry) = self.entries.remove(key) else {
             return;
         };
-        self.multipath.forget(key, &mut self.intercept);
+        self.end_multipath(key, &entry);
         if let Some(preface) = entry.preface.as_deref_mut() {
             note_syn_option(preface, &mut self.syn_options, &self.counters, self.now);
+            for stream in preface.streams.0.iter().flatten() {
+                stream.set_code(outcome as u32);
+            }
         }
         self.learn(&entry);
         let closed = self.note_closed(&entry);

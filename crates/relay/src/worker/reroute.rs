@@ -15,6 +15,7 @@ use crate::side::Side;
 use crate::sys;
 
 use super::Worker;
+use super::end::End;
 use super::entry::{Entry, Pending, State};
 use super::preface::{Requester, send};
 
@@ -53,16 +54,12 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let deferred = preface.progress_due.is_some_and(|due| due <= now);
-        if let (Some(Requester::Peer), true, Some(socket)) = (
-            preface.requester,
-            deferred,
-            &entry.sockets[Side::Downstream],
-        ) {
+        if preface.requester == Some(Requester::Peer) && deferred {
             // Once: the report only shows that this node works, and the next node's reply decides
             // the rest.
             preface.progress_due = None;
             // If this fails its connection is gone, which the relay will detect.
-            let _ = send(socket, &WORKING);
+            let _ = entry.end(Side::Downstream).map(|end| send(&end, &WORKING));
         }
     }
 
@@ -120,7 +117,6 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
     let preface = entry.preface.as_deref()?;
     let expecting = preface.expecting.as_ref()?;
     let (via, since) = (preface.via?, preface.waits_since?);
-    let socket = entry.sockets[Side::Upstream].as_ref()?;
     let (sent, next_hops_left) = match &entry.state {
         State::Open(relay) => (
             relay.sent_to_upstream(),
@@ -132,17 +128,38 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
         // Only the request was written: no byte of the flow can be delivered.
         State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
     };
-    // The flow's bytes are the last ones written.
-    let unacked = sys::unacked_bytes(socket).ok()?;
-    Some((
-        via,
-        since,
-        Seen {
-            acked: unacked <= sent,
-            delivered: unacked < sent,
-            works: expecting.works(),
-            round: sys::round_and_window(socket).and_then(|(round, _)| round),
-            movable: next_hops_left || preface.is_for_peer(),
-        },
-    ))
+    let can_repeat = match &entry.state {
+        State::Open(_) => preface
+            .fallback
+            .as_deref()
+            .is_some_and(|fallback| fallback.can_go_on(true)),
+        State::Opening(_) => true,
+    };
+    let (acked, delivered, round, by_tcp) = match entry.end(Side::Upstream)? {
+        End::Socket(socket) => {
+            // The flow's bytes are the last ones written.
+            let unacked = sys::unacked_bytes(socket).ok()?;
+            let round = sys::round_and_window(socket).and_then(|(round, _)| round);
+            (unacked <= sent, unacked < sent, round, false)
+        }
+        // What came may be the acknowledgement of any of them.
+        End::Stream(stream) => {
+            let received = stream.has_received(since);
+            // The same hop is left by TCP, whatever others there are.
+            (
+                received,
+                received && sent > 0,
+                stream.round_trip(),
+                can_repeat,
+            )
+        }
+    };
+    let seen = Seen {
+        acked,
+        delivered,
+        works: expecting.works(),
+        round,
+        movable: next_hops_left || by_tcp || preface.is_for_peer(),
+    };
+    Some((via, since, seen))
 }

@@ -13,7 +13,8 @@ use crate::relay::Io;
 use crate::side::{Side, Sides};
 use crate::sys::{self, retry};
 
-use super::entry::DeferredOptions;
+use super::end::StreamEnd;
+use super::entry::{DeferredOptions, end_of};
 use super::preface::Preface;
 use super::replay::Fallback;
 
@@ -84,13 +85,26 @@ impl SocketIo<'_> {
     /// Reads the next node's messages that precede the flow's bytes. The relay reads, and does not
     /// splice, until they are complete.
     fn receive(&mut self) -> io::Result<()> {
-        let [Some(downstream), Some(upstream)] = &self.sockets.0 else {
+        let preface = self.preface.as_deref_mut();
+        let Some(preface) = preface.filter(|preface| preface.expecting.is_some()) else {
             return Ok(());
         };
-        match &mut self.preface {
-            Some(preface) => preface.receive(upstream, downstream),
-            None => Ok(()),
+        let [downstream, upstream] =
+            Side::BOTH.map(|side| end_of(self.sockets, Some(preface), side));
+        match (downstream, upstream) {
+            (Some(downstream), Some(upstream)) => preface.receive(&upstream, &downstream),
+            _ => Ok(()),
         }
+    }
+
+    /// The stream that is a side, if it is one.
+    fn stream(&self, side: Side) -> Option<&StreamEnd> {
+        self.preface.as_ref()?.streams[side].as_deref()
+    }
+
+    /// Whether one of the sides is a stream.
+    fn has_stream(&self) -> bool {
+        Side::BOTH.iter().any(|side| self.stream(*side).is_some())
     }
 }
 
@@ -107,8 +121,14 @@ impl Io for SocketIo<'_> {
             }
             Side::Downstream => {}
         }
-        let fd = self.fd(side).as_raw_fd();
-        let read = retry(|| recv(fd, &mut self.buffers.scratch, MsgFlags::empty()))?;
+        let streams = self.preface.as_deref().map(|preface| &preface.streams);
+        let read = match streams.and_then(|streams| streams[side].as_deref()) {
+            Some(stream) => stream.read(&mut self.buffers.scratch)?,
+            None => {
+                let fd = self.fd(side).as_raw_fd();
+                retry(|| recv(fd, &mut self.buffers.scratch, MsgFlags::empty()))?
+            }
+        };
         if side == Side::Downstream
             && let Some(fallback) = fallback_of(&mut self.preface)
         {
@@ -118,6 +138,9 @@ impl Io for SocketIo<'_> {
     }
 
     fn write(&mut self, side: Side, from: usize, to: usize, more: bool) -> io::Result<usize> {
+        if let Some(stream) = self.stream(side) {
+            return stream.write(&self.buffers.scratch[from..to]);
+        }
         // Then the FIN leaves in the same segment as the last bytes.
         let more = if more { libc::MSG_MORE } else { 0 };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
@@ -133,6 +156,9 @@ impl Io for SocketIo<'_> {
     }
 
     fn write_held(&mut self, side: Side, kept: &Box<[u8]>, from: usize) -> io::Result<usize> {
+        if let Some(stream) = self.stream(side) {
+            return stream.write(&kept[from..]);
+        }
         self.write_to(side, |socket_io| {
             let fd = socket_io.fd(side).as_raw_fd();
             Ok(retry(|| send(fd, &kept[from..], MsgFlags::MSG_NOSIGNAL))?)
@@ -140,7 +166,8 @@ impl Io for SocketIo<'_> {
     }
 
     fn lease(&mut self) -> Option<Pipe> {
-        self.buffers.pipes.lease()
+        // A stream is no file to splice from or to.
+        (!self.has_stream()).then(|| self.buffers.pipes.lease())?
     }
 
     fn give_back(&mut self, pipe: Pipe) {
@@ -180,6 +207,9 @@ impl Io for SocketIo<'_> {
     }
 
     fn finish(&mut self, side: Side) -> io::Result<()> {
+        if let Some(stream) = self.stream(side) {
+            return stream.finish();
+        }
         // A socket keeps its cookie in TIME_WAIT, by which it is found and destroyed; the kernel
         // assigns the cookie at the first query.
         if self.closed_cookie.is_none() && !self.own[side] {
@@ -190,7 +220,10 @@ impl Io for SocketIo<'_> {
     }
 
     fn unacknowledged(&mut self, side: Side) -> bool {
-        sys::is_unacknowledged(self.fd(side))
+        match self.stream(side) {
+            Some(stream) => stream.is_unacknowledged(),
+            None => sys::is_unacknowledged(self.fd(side)),
+        }
     }
 }
 

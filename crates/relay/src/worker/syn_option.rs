@@ -163,7 +163,7 @@ impl<I: Intercept> Worker<I> {
         };
         let watched = self.rewatch(key, Side::Downstream, &pending_request.socket);
         // Before the reply, which may follow at once: after it the bytes are the flow's.
-        if watched.is_err() || send(&pending_request.socket, &ACCEPTED).is_err() {
+        if watched.is_err() || send(&(&pending_request.socket).into(), &ACCEPTED).is_err() {
             return self.end(key, Outcome::ClientAbsent);
         }
         let now = self.now;

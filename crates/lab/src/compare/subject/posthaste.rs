@@ -24,6 +24,14 @@ pub(super) fn early(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\naccept = \"early\"\n")
 }
 
+/// Clients with Multipath TCP are answered by it, and the server gets TCP.
+pub(super) fn multipath(site: &Site<'_>) -> Result<Running> {
+    transparent(
+        site,
+        "[defaults]\naccept = \"early\"\nmultipath = \"convert\"\n",
+    )
+}
+
 pub(super) fn late(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\naccept = \"late\"\n")
 }

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The QUIC connections of a worker with its peers: dials them, accepts theirs, and passes the
+//! events of their streams to flows. A stream carries one flow, as a warm hop does, with the same
+//! messages before its bytes; the connection takes the place of the handshake.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use posthaste_tunnel::{Credentials, Event, LostReason, Stream, Tunnels};
+use posthaste_wire::header::NodeId;
+use posthaste_wire::hop::{Acceptor, FromDialer, Session};
+
+use crate::chain::{Peer, Transport};
+use crate::intercept::Intercept;
+use crate::relay::Ready;
+use crate::side::Side;
+use crate::slab::Slab;
+
+use super::connect_request::{ConnectRequest, TOKEN_PENDING_REQUEST};
+use super::end::{End, Shared, StreamEnd};
+use super::pending_request::REQUEST_WITHIN;
+use super::preface::{ReadError, read_message};
+use super::{TOKEN_TUNNELS, Worker};
+
+mod redial;
+
+use redial::Redial;
+
+/// Connections to each peer: what ends one leaves the other.
+const CONNECTIONS: usize = 2;
+/// Streams that wait for their request, of all peers.
+const PENDING_MAX: usize = 4096;
+
+/// The tunnels of a worker.
+#[derive(Debug)]
+pub(super) struct PeerTunnels {
+    shared: Rc<Shared>,
+    me: NodeId,
+    dialed: HashMap<NodeId, Dialed>,
+    /// Sessions of the connections that are up.
+    sessions: HashMap<u64, Session>,
+    /// Streams that peers have opened and not requested a flow on.
+    pending: Slab<PendingStream>,
+    /// No more is dialed.
+    is_winding_up: bool,
+}
+
+/// The connections to a peer.
+#[derive(Debug)]
+struct Dialed {
+    peer: Peer,
+    slots: [Slot; CONNECTIONS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    connection: Option<u64>,
+    redial: Redial,
+}
+
+#[derive(Debug)]
+struct PendingStream {
+    stream: Rc<StreamEnd>,
+    acceptor: Acceptor,
+    from: SocketAddr,
+    until: Duration,
+}
+
+impl PeerTunnels {
+    /// `clock` is the time that nodes agree on.
+    fn new(me: NodeId, peers: &[&Peer], clock: Duration, now: Duration) -> io::Result<Self> {
+        let shared = Shared {
+            tunnels: RefCell::new(Tunnels::new(clock, &own_secret(me, peers), now)?),
+            now: Cell::new(now),
+        };
+        Ok(Self {
+            shared: Rc::new(shared),
+            me,
+            dialed: HashMap::new(),
+            sessions: HashMap::new(),
+            pending: Slab::new(),
+            is_winding_up: false,
+        })
+    }
+
+    /// Has tunnels with these peers, and with no others. Those of peers with another address or
+    /// key are closed.
+    fn replace(&mut self, peers: &[&Peer], now: Duration) -> io::Result<()> {
+        let mut tunnels = self.shared.tunnels.borrow_mut();
+        self.dialed.retain(|id, dialed| {
+            let same = |peer: &&&Peer| {
+                peer.id == *id
+                    && peer.address == dialed.peer.address
+                    && has_key_of(peer, &dialed.peer)
+            };
+            let is_kept = peers.iter().any(|peer| same(&peer));
+            if !is_kept {
+                let connections = dialed.slots.iter().filter_map(|slot| slot.connection);
+                connections.for_each(|connection| tunnels.endpoint.disconnect(connection, now));
+            }
+            is_kept
+        });
+        for peer in peers {
+            self.dialed.entry(peer.id).or_insert_with(|| Dialed {
+                peer: (*peer).clone(),
+                slots: [Slot::default(); CONNECTIONS],
+            });
+        }
+        let accepted = peers
+            .iter()
+            .filter_map(|peer| credentials(peer, peer.id, self.me));
+        tunnels.endpoint.accept_from(&accepted.collect::<Vec<_>>())
+    }
+
+    /// Opens a stream to a peer over the usable connection with the fewest.
+    pub(super) fn open(
+        &mut self,
+        peer: &Peer,
+        tag: u64,
+        now: Duration,
+    ) -> Option<(Rc<StreamEnd>, Session)> {
+        let dialed = self.dialed.get(&peer.id)?;
+        let endpoint = &mut self.shared.tunnels.borrow_mut().endpoint;
+        let connections = dialed.slots.iter().filter_map(|slot| slot.connection);
+        let usable = connections.filter(|connection| endpoint.is_usable(*connection, now));
+        let connection = usable.min_by_key(|connection| endpoint.streams(*connection))?;
+        let session = self.sessions.get(&connection)?.clone();
+        let stream = endpoint.open(connection, tag)?;
+        Some((Rc::new(StreamEnd::new(&self.shared, stream)), session))
+    }
+
+    /// When to call [`Worker::drive_tunnels`] at the latest.
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+        let slots = self.dialed.values().flat_map(|dialed| &dialed.slots);
+        let idle = slots.filter(|slot| slot.connection.is_none() && !self.is_winding_up);
+        let dials = idle.map(|slot| slot.redial.due());
+        let tunnels = self.shared.tunnels.borrow();
+        dials.chain(tunnels.deadline(now)).min()
+    }
+
+    /// Dials what is due.
+    fn dial(&mut self, now: Duration) {
+        if self.is_winding_up {
+            return;
+        }
+        for dialed in self.dialed.values_mut() {
+            let Some(credentials) = credentials(&dialed.peer, self.me, dialed.peer.id) else {
+                continue;
+            };
+            let idle = dialed.slots.iter_mut();
+            for slot in idle.filter(|slot| slot.connection.is_none() && slot.redial.due() <= now) {
+                let mut tunnels = self.shared.tunnels.borrow_mut();
+                match tunnels.dial(dialed.peer.address, &credentials, now) {
+                    Ok(connection) => slot.connection = Some(connection),
+                    Err(_) => slot.redial.on_lost(false, LostReason::Refused, now),
+                }
+            }
+        }
+    }
+
+    fn slot(&mut self, connection: u64) -> Option<&mut Slot> {
+        let mut slots = self
+            .dialed
+            .values_mut()
+            .flat_map(|dialed| &mut dialed.slots);
+        slots.find(|slot| slot.connection == Some(connection))
+    }
+
+    /// A connection is open. Returns whether it is with a peer.
+    fn on_up(&mut self, connection: u64, peer: Option<&Peer>) -> bool {
+        let secret = self.shared.tunnels.borrow().endpoint.secret(connection);
+        let (Some(peer), Some(secret)) = (peer, secret) else {
+            return false;
+        };
+        let session = Session::of_stream(self.me, peer.id, peer.key_id, secret);
+        self.sessions.insert(connection, session);
+        if let Some(slot) = self.slot(connection) {
+            slot.redial.on_up();
+        }
+        true
+    }
+
+    fn on_lost(&mut self, connection: u64, was_up: bool, reason: LostReason, now: Duration) {
+        self.sessions.remove(&connection);
+        if let Some(slot) = self.slot(connection) {
+            slot.connection = None;
+            slot.redial.on_lost(was_up, reason, now);
+        }
+    }
+
+    /// A peer opens no more streams on a connection: another is dialed in its place.
+    fn on_going_away(&mut self, connection: u64, now: Duration) {
+        if let Some(slot) = self.slot(connection) {
+            slot.connection = None;
+            slot.redial.on_lost(true, LostReason::Closed, now);
+        }
+    }
+
+    /// Takes a stream that a peer has opened; returns its key.
+    fn take(&mut self, stream: Stream, now: Duration) -> Option<u64> {
+        // Dropped, it is reset.
+        let end = Rc::new(StreamEnd::new(&self.shared, stream));
+        let session = self.sessions.get(&stream.connection)?.clone();
+        if self.pending.len() >= PENDING_MAX {
+            return None;
+        }
+        let remote = self
+            .shared
+            .tunnels
+            .borrow()
+            .endpoint
+            .remote(stream.connection);
+        let key = self.pending.insert(PendingStream {
+            stream: Rc::clone(&end),
+            acceptor: Acceptor::new(session),
+            from: remote?,
+            until: now + REQUEST_WITHIN,
+        });
+        end.set_tag(TOKEN_PENDING_REQUEST | key);
+        Some(key)
+    }
+
+    /// Reads the request on a stream; returns it when it is complete.
+    fn read(&mut self, key: u64) -> Option<(Rc<StreamEnd>, ConnectRequest)> {
+        let pending = self.pending.get_mut(key)?;
+        let end = End::from(&pending.stream);
+        match read_message(&end, |bytes| pending.acceptor.feed(bytes)) {
+            Err(ReadError::Incomplete) => None,
+            Ok(FromDialer::Open(connect)) => {
+                let pending = self.pending.remove(key)?;
+                let peer = pending.acceptor.session().peer;
+                let request = ConnectRequest::new(Some(peer), connect, pending.from);
+                Some((pending.stream, request))
+            }
+            // Nothing else is sent before a flow: the stream is reset.
+            Ok(FromDialer::Ping(_) | FromDialer::Validated) | Err(_) => {
+                self.pending.remove(key);
+                None
+            }
+        }
+    }
+
+    /// Resets streams on which no request has come in time.
+    fn sweep(&mut self, now: Duration) {
+        let late = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.until <= now);
+        for key in late.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.pending.remove(key);
+        }
+    }
+
+    /// No flow will need a tunnel any more, and peers should open none on those that are up.
+    fn wind_up(&mut self) {
+        self.is_winding_up = true;
+        let mut tunnels = self.shared.tunnels.borrow_mut();
+        // Closes sockets only, so it does not fail.
+        let _ = tunnels.listen(&[]);
+        for connection in self.sessions.keys() {
+            tunnels.endpoint.go_away(*connection);
+        }
+    }
+}
+
+/// What `dialer` and its peer authenticate each other with, at the end that has this `peer`.
+fn credentials(peer: &Peer, dialer: NodeId, acceptor: NodeId) -> Option<Credentials> {
+    let key = peer.key.as_ref()?;
+    let me = if peer.id == dialer { acceptor } else { dialer };
+    Some(Credentials {
+        peer: peer.id.into(),
+        name: format!(
+            "node-{}-key-{}.posthaste.invalid",
+            u64::from(dialer),
+            peer.key_id
+        ),
+        mine: key.tunnel_seed(me, peer.id),
+        theirs: key.tunnel_seed(peer.id, me),
+    })
+}
+
+/// What only this node knows, and still knows after a restart, if it has more than one peer.
+fn own_secret(me: NodeId, peers: &[&Peer]) -> [u8; 32] {
+    let keys = peers.iter().filter_map(|peer| peer.key.as_ref());
+    keys.fold([0; 32], |secret, key| key.reset_secret(me, &secret))
+}
+
+fn has_key_of(peer: &Peer, other: &Peer) -> bool {
+    peer.key == other.key && peer.key_id == other.key_id
+}
+
+impl<I: Intercept> Worker<I> {
+    /// Adopts the peers of the policy that have tunnels. Without one, nothing is made.
+    pub(super) fn adopt_tunnels(&mut self) {
+        let chains = self.rules.chains();
+        let peers = chains.peers.iter();
+        let peers: Vec<&Peer> = peers
+            .filter(|peer| peer.transport == Transport::Quic)
+            .collect();
+        let Some(me) = chains
+            .me
+            .filter(|_| !peers.is_empty() || self.tunnels.is_some())
+        else {
+            return;
+        };
+        if self.drain_until.is_some() {
+            return;
+        }
+        if self.tunnels.is_none() {
+            let clock = Duration::from_millis(self.replay_guard.clock.now_ms());
+            let made = PeerTunnels::new(me, &peers, clock, self.now);
+            self.tunnels = made.ok().filter(|made| {
+                let tunnels = made.shared.tunnels.borrow();
+                let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_TUNNELS);
+                self.epoll.add(tunnels.as_fd(), event).is_ok()
+            });
+        }
+        // Best effort: flows take TCP hops while there are none.
+        if let Some(tunnels) = &mut self.tunnels {
+            let _ = tunnels.replace(&peers, self.now);
+            let addresses = if peers.is_empty() {
+                Vec::new()
+            } else {
+                self.listeners.requested_at()
+            };
+            let _ = tunnels.shared.tunnels.borrow_mut().listen(&addresses);
+        }
+    }
+
+    /// No new flows: see [`PeerTunnels::wind_up`].
+    pub(super) fn wind_up_tunnels(&mut self) {
+        if let Some(tunnels) = &mut self.tunnels {
+            tunnels.wind_up();
+        }
+    }
+
+    /// Takes what has arrived, and what became of it.
+    pub(super) fn take_tunnel_events(&mut self, events: &[EpollEvent]) {
+        let Some(tunnels) = &self.tunnels else {
+            return;
+        };
+        let shared = Rc::clone(&tunnels.shared);
+        shared.now.set(self.now);
+        if events.iter().any(|event| event.data() == TOKEN_TUNNELS) {
+            // It fails for no valid descriptor.
+            let _ = shared.tunnels.borrow_mut().on_ready(self.now);
+        }
+        loop {
+            let event = shared.tunnels.borrow_mut().endpoint.poll_event();
+            match event {
+                Some(event) => self.on_tunnel_event(event),
+                None => return,
+            }
+        }
+    }
+
+    fn on_tunnel_event(&mut self, event: Event) {
+        let Some(tunnels) = &mut self.tunnels else {
+            return;
+        };
+        match event {
+            Event::Up { connection, peer } => {
+                let peer = NodeId::new(peer);
+                let peer = peer.and_then(|peer| self.rules.chains().find_peer(peer));
+                if tunnels.on_up(connection, peer) {
+                    self.counters.tunnels_up.add(1);
+                }
+            }
+            Event::Lost {
+                connection,
+                was_up,
+                reason,
+                ..
+            } => {
+                if tunnels.sessions.contains_key(&connection) {
+                    self.counters.tunnels_up.sub(1);
+                    self.counters.tunnels_lost.add(1);
+                } else if !was_up {
+                    self.counters.tunnels_failed.add(1);
+                }
+                tunnels.on_lost(connection, was_up, reason, self.now);
+            }
+            Event::GoingAway { connection } => tunnels.on_going_away(connection, self.now),
+            Event::Opened { stream, .. } => {
+                if let Some(key) = tunnels.take(stream, self.now) {
+                    self.on_stream_bytes(key);
+                }
+            }
+            Event::Ready { tag, ready } => self.on_stream_ready(tag, ready),
+        }
+    }
+
+    fn on_stream_ready(&mut self, tag: u64, ready: posthaste_tunnel::Ready) {
+        if tag & TOKEN_PENDING_REQUEST != 0 {
+            return self.on_stream_bytes(tag & !TOKEN_PENDING_REQUEST);
+        }
+        let side = if tag & 1 == 0 {
+            Side::Downstream
+        } else {
+            Side::Upstream
+        };
+        let ready = Ready {
+            readable: ready.readable,
+            writable: ready.writable,
+            failed: ready.failed,
+            // A short read may end at a gap.
+            ..Ready::default()
+        };
+        self.on_side_ready(tag >> 1, side, ready);
+    }
+
+    /// Bytes have arrived on a stream without a flow.
+    fn on_stream_bytes(&mut self, key: u64) {
+        let request = self.tunnels.as_mut().and_then(|tunnels| tunnels.read(key));
+        if let Some((stream, request)) = request {
+            self.on_stream_request(stream, &request);
+        }
+    }
+
+    /// Does what is due, and sends what may be sent, at the end of a turn.
+    pub(super) fn drive_tunnels(&mut self) {
+        let Some(tunnels) = &mut self.tunnels else {
+            return;
+        };
+        tunnels.dial(self.now);
+        tunnels.sweep(self.now);
+        tunnels.shared.tunnels.borrow_mut().on_time(self.now);
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CUBIC (RFC 9438) with slow start, for competition.
+
+use std::time::Duration;
+
+use super::PACKET;
+
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+
+/// In packets and seconds.
+#[derive(Debug)]
+pub(super) struct Cubic {
+    window: f64,
+    threshold: f64,
+    largest: f64,
+    /// When the current epoch began; packets sent before it do not count as lost again.
+    epoch: Option<Duration>,
+}
+
+impl Default for Cubic {
+    fn default() -> Self {
+        Self {
+            window: 10.0,
+            threshold: f64::MAX,
+            largest: 0.0,
+            epoch: None,
+        }
+    }
+}
+
+impl Cubic {
+    pub(super) fn window(&self) -> u64 {
+        // Not negative, and far below the limits of either type.
+        let packets = Duration::from_secs_f64(self.window).as_secs();
+        packets * PACKET
+    }
+
+    pub(super) fn on_ack(&mut self, now: Duration) {
+        if self.window < self.threshold {
+            self.window += 1.0;
+            return;
+        }
+        let since = now.saturating_sub(self.epoch.unwrap_or(now)).as_secs_f64();
+        let k = (self.largest * (1.0 - BETA) / C).cbrt();
+        let target = C * (since - k).powi(3) + self.largest;
+        let step = (target - self.window).clamp(0.01, self.window / 2.0);
+        self.window += step / self.window;
+    }
+
+    pub(super) fn on_loss(&mut self, now: Duration, sent: Duration) {
+        if self.epoch.is_some_and(|epoch| sent < epoch) {
+            return;
+        }
+        self.largest = self.window;
+        self.window = (self.window * BETA).max(2.0);
+        self.threshold = self.window;
+        self.epoch = Some(now);
+    }
+}

@@ -1,0 +1,764 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The connections of one worker, as a state machine: datagrams and the time go in, datagrams and
+//! events come out.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{
+    ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir,
+    EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming, ServerConfig, StreamEvent,
+    StreamId, Transmit, VarInt,
+};
+use rustls::pki_types::CertificateDer;
+
+use crate::control::ControlFactory;
+use crate::credentials::{self, Credentials};
+use crate::stream::{Local, Ready, Stream};
+use crate::transport;
+
+/// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them a
+/// sender has to show first that it receives at its address (RFC 9000 §8.1.2).
+const HANDSHAKES_MAX: usize = 256;
+/// Bytes of the secret that both ends of a connection derive from it.
+const SECRET_BYTES: usize = 32;
+/// What that secret is for (RFC 5705).
+const SECRET_LABEL: &[u8] = b"EXPERIMENTAL posthaste hop";
+/// How long a connection in use may receive nothing before flows take another way.
+const SILENT_MAX: Duration = Duration::from_millis(700);
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A connection is open, and both ends are authenticated.
+    Up {
+        /// Its number.
+        connection: u64,
+        /// The peer at its other end.
+        peer: u64,
+    },
+    /// The peer has opened a stream.
+    Opened {
+        /// It has no tag yet.
+        stream: Stream,
+        /// The peer.
+        peer: u64,
+    },
+    /// A stream with a tag is ready.
+    Ready {
+        /// The stream's.
+        tag: u64,
+        /// For what.
+        ready: Ready,
+    },
+    /// The peer wants no more streams on a connection; those that are open go on.
+    GoingAway {
+        /// Its number.
+        connection: u64,
+    },
+    /// A connection has ended, and its streams with it.
+    Lost {
+        /// Its number.
+        connection: u64,
+        /// The peer, if that was authenticated or dialed.
+        peer: Option<u64>,
+        /// Whether it was open.
+        was_up: bool,
+        /// Why.
+        reason: LostReason,
+    },
+}
+
+/// Why a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostReason {
+    /// The peer closed it, or does not know it any more.
+    Closed,
+    /// Nothing came for too long.
+    TimedOut,
+    /// The peer is not the one meant, or breaks the protocol.
+    Rejected,
+    /// The peer's host has no such port.
+    Refused,
+    /// This end closed it.
+    Local,
+}
+
+impl From<ConnectionError> for LostReason {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::TimedOut => Self::TimedOut,
+            ConnectionError::LocallyClosed => Self::Local,
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code != quinn_proto::TransportErrorCode::NO_ERROR =>
+            {
+                Self::Rejected
+            }
+            ConnectionError::ConnectionClosed(_)
+            | ConnectionError::ApplicationClosed(_)
+            | ConnectionError::Reset => Self::Closed,
+            ConnectionError::VersionMismatch
+            | ConnectionError::TransportError(_)
+            | ConnectionError::CidsExhausted => Self::Rejected,
+        }
+    }
+}
+
+/// The connections of one worker.
+pub struct Endpoint {
+    inner: quinn_proto::Endpoint,
+    control: ControlFactory,
+    /// An instant, and what the caller's time was then.
+    epoch: (Instant, Duration),
+    connections: HashMap<ConnectionHandle, Conn>,
+    handles: HashMap<u64, ConnectionHandle>,
+    /// The last number that was given to a connection.
+    last: u64,
+    /// Accepted peers by their public keys.
+    accepted: HashMap<Vec<u8>, u64>,
+    /// When connections want to be looked at.
+    timers: BTreeSet<(Instant, ConnectionHandle)>,
+    /// Connections that may have something to send.
+    dirty: VecDeque<ConnectionHandle>,
+    events: VecDeque<Event>,
+    handshakes: usize,
+    /// Connections of which nothing is left.
+    removed: Vec<u64>,
+}
+
+struct Conn {
+    number: u64,
+    inner: Connection,
+    /// By which of the caller's sockets.
+    socket: u64,
+    streams: HashMap<StreamId, Local>,
+    timer: Option<Instant>,
+    is_dirty: bool,
+    peer: Option<u64>,
+    is_up: bool,
+    is_lost: bool,
+    is_dialed: bool,
+    /// One of the ends wants no more streams.
+    is_leaving: bool,
+    /// When something last came.
+    received: Duration,
+    /// Frames sent that the peer acknowledges.
+    elicited: u64,
+    /// When one was first sent since then.
+    waits_since: Option<Duration>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint that accepts nothing yet. One with the same `secret` resets the connections of
+    /// another that is gone (RFC 9000 §10.3).
+    /// `clock` is the time of the host's clock.
+    pub fn new(clock: Duration, secret: &[u8; 32], now: Duration) -> Self {
+        let epoch = Instant::now();
+        let config = Arc::new(config_of(secret));
+        Self {
+            inner: quinn_proto::Endpoint::new(config, None, true, None),
+            control: ControlFactory::new(epoch, clock),
+            epoch: (epoch, now),
+            connections: HashMap::new(),
+            handles: HashMap::new(),
+            last: 0,
+            accepted: HashMap::new(),
+            timers: BTreeSet::new(),
+            dirty: VecDeque::new(),
+            events: VecDeque::new(),
+            handshakes: 0,
+            removed: Vec::new(),
+        }
+    }
+
+    /// Accepts connections of these peers from now on, and of no others.
+    ///
+    /// # Errors
+    /// A key cannot be used.
+    pub fn accept_from(&mut self, peers: &[Credentials]) -> io::Result<()> {
+        let keys = peers.iter().map(|one| {
+            let key = credentials::public_key(&one.theirs)?;
+            Ok((key, one.peer))
+        });
+        let keys: Result<_, rustls::Error> = keys.collect();
+        self.accepted = keys.map_err(io::Error::other)?;
+        let crypto = credentials::server(peers).map_err(io::Error::other)?;
+        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+        config
+            .transport_config(Arc::new(transport::config(self.control)))
+            // Each connection has a socket that is connected to its peer's address.
+            .migration(false);
+        let config = (!peers.is_empty()).then(|| Arc::new(config));
+        self.inner.set_server_config(config);
+        Ok(())
+    }
+
+    /// Dials a peer by one of the caller's sockets; returns the number of the connection.
+    ///
+    /// # Errors
+    /// A key or the address cannot be used.
+    pub fn dial(
+        &mut self,
+        to: SocketAddr,
+        credentials: &Credentials,
+        socket: u64,
+        now: Duration,
+    ) -> io::Result<u64> {
+        let crypto = credentials::client(credentials).map_err(io::Error::other)?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport::config(self.control)));
+        let at = self.instant(now);
+        let dialed = self.inner.connect(at, config, to, &credentials.name);
+        let (handle, inner) = dialed.map_err(|error: ConnectError| io::Error::other(error))?;
+        let number = self.add(handle, inner, socket, now);
+        if let Some(conn) = self.connections.get_mut(&handle) {
+            (conn.peer, conn.is_dialed) = (Some(credentials.peer), true);
+        }
+        self.drain(handle);
+        Ok(number)
+    }
+
+    /// Takes a datagram that came by a socket from `from` to `to`. Returns the number of the
+    /// connection that it has begun, if any; the answer to one without a connection is left in
+    /// `answer`.
+    pub fn on_datagram(
+        &mut self,
+        (from, to, socket): (SocketAddr, Option<IpAddr>, u64),
+        ecn: Option<EcnCodepoint>,
+        datagram: &[u8],
+        answer: &mut Vec<u8>,
+        now: Duration,
+    ) -> (Option<u64>, Option<Transmit>) {
+        answer.clear();
+        let at = self.instant(now);
+        let data = BytesMut::from(datagram);
+        match self.inner.handle(at, from, to, ecn, data, answer) {
+            None => (None, None),
+            Some(DatagramEvent::Response(transmit)) => (None, Some(transmit)),
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.on_incoming(incoming, socket, answer, now)
+            }
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(conn) = self.connections.get_mut(&handle) {
+                    conn.inner.handle_event(event);
+                    (conn.received, conn.waits_since) = (now, None);
+                    self.touch(handle);
+                    self.drain(handle);
+                }
+                (None, None)
+            }
+        }
+    }
+
+    fn on_incoming(
+        &mut self,
+        incoming: Incoming,
+        socket: u64,
+        answer: &mut Vec<u8>,
+        now: Duration,
+    ) -> (Option<u64>, Option<Transmit>) {
+        answer.clear();
+        if self.handshakes >= HANDSHAKES_MAX {
+            return (None, Some(self.inner.refuse(incoming, answer)));
+        }
+        if self.handshakes >= HANDSHAKES_MAX / 4 && incoming.may_retry() {
+            return (None, self.inner.retry(incoming, answer).ok());
+        }
+        let at = self.instant(now);
+        match self.inner.accept(incoming, at, answer, None) {
+            Ok((handle, inner)) => {
+                self.handshakes += 1;
+                let number = self.add(handle, inner, socket, now);
+                self.drain(handle);
+                (Some(number), None)
+            }
+            Err(error) => (None, error.response),
+        }
+    }
+
+    fn add(
+        &mut self,
+        handle: ConnectionHandle,
+        inner: Connection,
+        socket: u64,
+        now: Duration,
+    ) -> u64 {
+        self.last += 1;
+        let number = self.last;
+        let conn = Conn {
+            number,
+            inner,
+            socket,
+            streams: HashMap::new(),
+            timer: None,
+            is_dirty: false,
+            peer: None,
+            is_up: false,
+            is_lost: false,
+            is_dialed: false,
+            is_leaving: false,
+            received: now,
+            elicited: 0,
+            waits_since: None,
+        };
+        self.connections.insert(handle, conn);
+        self.handles.insert(number, handle);
+        self.touch(handle);
+        number
+    }
+
+    /// The remote address of a connection.
+    pub fn remote(&self, connection: u64) -> Option<SocketAddr> {
+        Some(self.conn(connection)?.inner.remote_address())
+    }
+
+    /// From now on a connection sends by another socket.
+    pub fn set_socket(&mut self, connection: u64, socket: u64) {
+        if let Some(conn) = self.conn_mut(connection) {
+            conn.socket = socket;
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The connections of which nothing is left since the last call.
+    pub(crate) fn take_removed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.removed)
+    }
+
+    /// Whether an event waits.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next datagrams to send, into `buffer`, and by which socket: up to `most` in one.
+    pub fn poll_transmit(
+        &mut self,
+        most: usize,
+        buffer: &mut Vec<u8>,
+        now: Duration,
+    ) -> Option<(u64, Transmit)> {
+        let at = self.instant(now);
+        while let Some(handle) = self.dirty.front().copied() {
+            buffer.clear();
+            let conn = self.connections.get_mut(&handle);
+            let sent = conn.and_then(|conn| {
+                let transmit = conn.inner.poll_transmit(at, most, buffer)?;
+                if std::mem::replace(&mut conn.elicited, elicited(&conn.inner)) != conn.elicited {
+                    conn.waits_since.get_or_insert(now);
+                }
+                Some((conn.socket, transmit))
+            });
+            if sent.is_some() {
+                // In turn, so that no connection waits for the whole window of another.
+                self.dirty.rotate_left(1);
+                return sent;
+            }
+            self.dirty.pop_front();
+            if let Some(conn) = self.connections.get_mut(&handle) {
+                conn.is_dirty = false;
+            }
+            self.drain(handle);
+        }
+        None
+    }
+
+    /// Whether a connection may have something to send.
+    pub fn has_transmits(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Duration) {
+        let at = self.instant(now);
+        while let Some((due, handle)) = self.timers.first().copied()
+            && due <= at
+        {
+            self.timers.pop_first();
+            if let Some(conn) = self.connections.get_mut(&handle) {
+                conn.timer = None;
+                conn.inner.handle_timeout(at);
+                self.touch(handle);
+                self.drain(handle);
+            }
+        }
+    }
+
+    /// When to call [`Self::on_time`] at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        let (due, _) = self.timers.first()?;
+        let (epoch, base) = self.epoch;
+        Some(base + due.saturating_duration_since(epoch))
+    }
+
+    /// Whether a connection carries new flows: open, and not silent about what was
+    /// sent.
+    pub fn is_usable(&self, connection: u64, now: Duration) -> bool {
+        self.conn(connection).is_some_and(|conn| {
+            let silent = conn
+                .waits_since
+                .is_some_and(|since| now.saturating_sub(since) > SILENT_MAX + 2 * conn.inner.rtt());
+            conn.is_up && !conn.is_lost && !conn.is_leaving && !silent
+        })
+    }
+
+    /// When something last came over a connection.
+    pub fn received(&self, connection: u64) -> Option<Duration> {
+        Some(self.conn(connection)?.received)
+    }
+
+    /// The smoothed round-trip time of a connection.
+    pub fn round_trip(&self, connection: u64) -> Option<Duration> {
+        Some(self.conn(connection)?.inner.rtt())
+    }
+
+    /// Packets that a connection has sent, and those of them that were lost.
+    pub fn sent_and_lost(&self, connection: u64) -> Option<(u64, u64)> {
+        let path = self.conn(connection)?.inner.stats().path;
+        Some((path.sent_packets, path.lost_packets))
+    }
+
+    /// Streams that are open on a connection.
+    pub fn streams(&self, connection: u64) -> usize {
+        self.conn(connection).map_or(0, |conn| conn.streams.len())
+    }
+
+    /// A secret of both ends of a connection that is up (RFC 5705).
+    pub fn secret(&self, connection: u64) -> Option<[u8; SECRET_BYTES]> {
+        let mut secret = [0; SECRET_BYTES];
+        let session = self.conn(connection)?.inner.crypto_session();
+        let exported = session.export_keying_material(&mut secret, SECRET_LABEL, &[]);
+        exported.is_ok().then_some(secret)
+    }
+
+    /// Opens a stream, whose events have `tag`. `None` if the connection is lost or has as many as
+    /// the peer permits.
+    pub fn open(&mut self, connection: u64, tag: u64) -> Option<Stream> {
+        let handle = *self.handles.get(&connection)?;
+        let conn = self
+            .connections
+            .get_mut(&handle)
+            .filter(|conn| conn.is_up)?;
+        let id = conn.inner.streams().open(Dir::Bi)?;
+        conn.streams.insert(id, Local::with(tag));
+        Some(Stream { connection, id })
+    }
+
+    /// Reports the events of a stream with another tag.
+    pub fn set_tag(&mut self, stream: Stream, tag: u64) {
+        let conn = self.conn_mut(stream.connection);
+        if let Some(local) = conn.and_then(|conn| conn.streams.get_mut(&stream.id)) {
+            local.tag = Some(tag);
+        }
+    }
+
+    /// Reads into `buffer`; returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`; `ConnectionReset` when the peer has reset the stream, or the connection is
+    /// lost.
+    pub fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> io::Result<usize> {
+        self.with(stream, |local, inner| local.read(inner, stream.id, buffer))
+            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    /// Writes what there is room for.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
+        self.with(stream, |local, inner| local.write(inner, stream.id, bytes))
+            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    /// Sends FIN.
+    ///
+    /// # Errors
+    /// `NotConnected` when the stream has failed.
+    pub fn finish(&mut self, stream: Stream) -> io::Result<()> {
+        self.with(stream, |local, inner| local.finish(inner, stream.id))
+            .unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
+    }
+
+    /// Resets a stream in both directions, with the reason.
+    pub fn reset(&mut self, stream: Stream, code: u32) {
+        self.with(stream, |local, inner| {
+            local.reset(inner, stream.id, code.into());
+        });
+    }
+
+    /// Lets go of a stream: what was written before a FIN still arrives, and what has not ended is
+    /// reset. There are no more events of it.
+    pub fn close(&mut self, stream: Stream, code: u32) {
+        let Some(&handle) = self.handles.get(&stream.connection) else {
+            return;
+        };
+        if let Some(conn) = self.connections.get_mut(&handle)
+            && let Some(local) = conn.streams.remove(&stream.id)
+        {
+            local.close(&mut conn.inner, stream.id, code.into());
+            self.touch(handle);
+        }
+    }
+
+    /// Requests that the peer open no more streams on a connection: it has a new one of its own kind, of
+    /// which the first is all that there is.
+    pub fn go_away(&mut self, connection: u64) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        if let Some(conn) = self.connections.get_mut(&handle)
+            && let Some(id) = conn.inner.streams().open(Dir::Uni)
+        {
+            conn.is_leaving = true;
+            // An empty stream: its FIN is the message.
+            let _ = conn.inner.send_stream(id).finish();
+            self.touch(handle);
+        }
+    }
+
+    /// Closes a connection: its streams are reset at both ends.
+    pub fn disconnect(&mut self, connection: u64, now: Duration) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        let at = self.instant(now);
+        if let Some(conn) = self.connections.get_mut(&handle) {
+            conn.inner.close(at, VarInt::from_u32(0), Bytes::new());
+            self.on_lost(handle, LostReason::Local);
+            self.touch(handle);
+            self.drain(handle);
+        }
+    }
+
+    /// A connection's host has reported that nothing listens there.
+    pub(crate) fn on_refused(&mut self, connection: u64, now: Duration) {
+        if let Some(&handle) = self.handles.get(&connection) {
+            self.on_lost(handle, LostReason::Refused);
+            self.disconnect(connection, now);
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        stream: Stream,
+        call: impl FnOnce(&mut Local, &mut Connection) -> T,
+    ) -> Option<T> {
+        let handle = *self.handles.get(&stream.connection)?;
+        let conn = self.connections.get_mut(&handle)?;
+        let local = conn.streams.get_mut(&stream.id)?;
+        let result = call(local, &mut conn.inner);
+        self.touch(handle);
+        Some(result)
+    }
+
+    /// A connection may have something to send.
+    fn touch(&mut self, handle: ConnectionHandle) {
+        if let Some(conn) = self.connections.get_mut(&handle)
+            && !std::mem::replace(&mut conn.is_dirty, true)
+        {
+            self.dirty.push_back(handle);
+        }
+    }
+
+    /// Passes on what follows from a call of a connection.
+    fn drain(&mut self, handle: ConnectionHandle) {
+        while let Some(conn) = self.connections.get_mut(&handle) {
+            if let Some(event) = conn.inner.poll_endpoint_events() {
+                let is_drained = event.is_drained();
+                if let Some(event) = self.inner.handle_event(handle, event) {
+                    conn.inner.handle_event(event);
+                }
+                if is_drained {
+                    return self.remove(handle);
+                }
+            } else if let Some(event) = conn.inner.poll() {
+                self.on_event(handle, event);
+            } else {
+                break;
+            }
+            self.touch(handle);
+        }
+        self.set_timer(handle);
+    }
+
+    fn set_timer(&mut self, handle: ConnectionHandle) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        let due = conn.inner.poll_timeout();
+        if due == conn.timer {
+            return;
+        }
+        if let Some(former) = std::mem::replace(&mut conn.timer, due) {
+            self.timers.remove(&(former, handle));
+        }
+        self.timers.extend(due.map(|due| (due, handle)));
+    }
+
+    fn on_event(&mut self, handle: ConnectionHandle, event: quinn_proto::Event) {
+        use quinn_proto::Event as Proto;
+        match event {
+            Proto::Connected => self.on_connected(handle),
+            Proto::ConnectionLost { reason } => self.on_lost(handle, reason.into()),
+            Proto::Stream(event) => self.on_stream(handle, event),
+            Proto::HandshakeDataReady | Proto::DatagramReceived | Proto::DatagramsUnblocked => {}
+        }
+    }
+
+    fn on_connected(&mut self, handle: ConnectionHandle) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        if !conn.is_dialed {
+            self.handshakes = self.handshakes.saturating_sub(1);
+            conn.peer = public_key(&conn.inner).and_then(|key| self.accepted.get(&key).copied());
+        }
+        conn.is_up = true;
+        if let (Some(peer), connection) = (conn.peer, conn.number) {
+            self.events.push_back(Event::Up { connection, peer });
+        }
+    }
+
+    fn on_lost(&mut self, handle: ConnectionHandle, reason: LostReason) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        if std::mem::replace(&mut conn.is_lost, true) {
+            return;
+        }
+        if !(conn.is_dialed || conn.is_up) {
+            self.handshakes = self.handshakes.saturating_sub(1);
+        }
+        let ready = Ready {
+            readable: true,
+            writable: true,
+            failed: true,
+        };
+        let tags = conn.streams.drain().filter_map(|(_, local)| local.tag);
+        self.events
+            .extend(tags.map(|tag| Event::Ready { tag, ready }));
+        self.events.push_back(Event::Lost {
+            connection: conn.number,
+            peer: conn.peer,
+            was_up: std::mem::take(&mut conn.is_up),
+            reason,
+        });
+    }
+
+    fn on_stream(&mut self, handle: ConnectionHandle, event: StreamEvent) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        let mut ready = Ready::default();
+        let id = match event {
+            StreamEvent::Opened { dir: Dir::Uni } => return self.on_going_away(handle),
+            StreamEvent::Opened { dir } => return self.accept_streams(handle, dir),
+            StreamEvent::Readable { id } => {
+                ready.readable = true;
+                id
+            }
+            StreamEvent::Writable { id } => {
+                ready.writable = true;
+                id
+            }
+            StreamEvent::Stopped { id, .. } => {
+                (ready.writable, ready.failed) = (true, true);
+                if let Some(local) = conn.streams.get_mut(&id) {
+                    local.stop();
+                }
+                id
+            }
+            StreamEvent::Finished { .. } | StreamEvent::Available { .. } => return,
+        };
+        if let Some(tag) = conn.streams.get(&id).and_then(|local| local.tag) {
+            self.events.push_back(Event::Ready { tag, ready });
+        }
+    }
+
+    fn on_going_away(&mut self, handle: ConnectionHandle) {
+        if let Some(conn) = self.connections.get_mut(&handle) {
+            conn.is_leaving = true;
+            let connection = conn.number;
+            self.events.push_back(Event::GoingAway { connection });
+        }
+    }
+
+    fn accept_streams(&mut self, handle: ConnectionHandle, dir: Dir) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        let (connection, peer) = (conn.number, conn.peer);
+        while let Some(id) = conn.inner.streams().accept(dir) {
+            conn.streams.insert(id, Local::default());
+            if let Some(peer) = peer {
+                let stream = Stream { connection, id };
+                self.events.push_back(Event::Opened { stream, peer });
+            }
+        }
+    }
+
+    fn remove(&mut self, handle: ConnectionHandle) {
+        self.on_lost(handle, LostReason::Closed);
+        if let Some(conn) = self.connections.remove(&handle) {
+            self.handles.remove(&conn.number);
+            self.removed.push(conn.number);
+            if let Some(due) = conn.timer {
+                self.timers.remove(&(due, handle));
+            }
+        }
+        self.dirty.retain(|one| *one != handle);
+    }
+
+    fn conn(&self, connection: u64) -> Option<&Conn> {
+        self.connections.get(self.handles.get(&connection)?)
+    }
+
+    fn conn_mut(&mut self, connection: u64) -> Option<&mut Conn> {
+        self.connections.get_mut(self.handles.get(&connection)?)
+    }
+
+    fn instant(&self, now: Duration) -> Instant {
+        let (epoch, base) = self.epoch;
+        epoch + now.saturating_sub(base)
+    }
+}
+
+/// The public key of the peer, which its handshake has proved.
+fn public_key(connection: &Connection) -> Option<Vec<u8>> {
+    let identity = connection.crypto_session().peer_identity()?;
+    let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    Some(chain.first()?.as_ref().to_vec())
+}
+
+/// The settings of endpoints with this secret, which know each other's connection ids.
+fn config_of(secret: &[u8; 32]) -> EndpointConfig {
+    let (ids, resets) = secret.split_at(8);
+    let ids = ids.iter().fold(0, |ids, byte| ids << 8 | u64::from(*byte));
+    let resets = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, resets);
+    let mut config = EndpointConfig::new(Arc::new(resets));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config
+}
+
+/// Frames sent of the kinds that are sent again and again until they are acknowledged.
+fn elicited(connection: &Connection) -> u64 {
+    let frames = connection.stats().frame_tx;
+    frames.stream + frames.ping + frames.reset_stream + frames.crypto
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two endpoints and the network between them, which delays and loses datagrams. Time is virtual.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use posthaste_testkit::{Rng, Timeline, simulate};
+
+use super::*;
+
+mod flows;
+
+const DIALER: u64 = 1;
+const ACCEPTOR: u64 = 2;
+/// A turn of the event loop of each end.
+const TURN: Duration = Duration::from_millis(1);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn address(end: usize) -> SocketAddr {
+    format!("192.0.2.{}:4480", end + 1).parse().unwrap()
+}
+
+/// Credentials as the dialer and as the acceptor have them.
+fn credentials() -> [Credentials; 2] {
+    let (one, other) = ([1; 32], [2; 32]);
+    let name = "node-1-key-0.posthaste.invalid".to_owned();
+    let of = |peer, mine, theirs| Credentials {
+        peer,
+        name: name.clone(),
+        mine,
+        theirs,
+    };
+    [of(ACCEPTOR, one, other), of(DIALER, other, one)]
+}
+
+/// Both ends: 0 dials, 1 accepts.
+struct Network {
+    ends: [Endpoint; 2],
+    wire: Timeline<Duration, (usize, Vec<u8>)>,
+    now: Duration,
+    delay: Duration,
+    /// Whether a datagram to an end is lost, by its number.
+    loses: Box<dyn FnMut(usize, u64) -> bool>,
+    sent: u64,
+    /// The dialer's connection.
+    dialed: u64,
+    events: [Vec<Event>; 2],
+}
+
+impl Network {
+    fn new(loses: impl FnMut(usize, u64) -> bool + 'static) -> Self {
+        let [dialer, acceptor] = credentials();
+        Self::with(loses, &dialer, &acceptor)
+    }
+
+    fn with(
+        loses: impl FnMut(usize, u64) -> bool + 'static,
+        dialer: &Credentials,
+        acceptor: &Credentials,
+    ) -> Self {
+        let now = ms(1000);
+        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), &[7; 32], now));
+        ends[1].accept_from(std::slice::from_ref(acceptor)).unwrap();
+        let dialed = ends[0].dial(address(1), dialer, 0, now).unwrap();
+        Self {
+            ends,
+            wire: Timeline::default(),
+            now,
+            delay: ms(10),
+            loses: Box::new(loses),
+            sent: 0,
+            dialed,
+            events: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// One turn of both event loops.
+    fn turn(&mut self) {
+        self.now += TURN;
+        while self.wire.first().is_some_and(|at| at <= self.now) {
+            let (_, (to, datagram)) = self.wire.pop().unwrap();
+            let mut answer = Vec::new();
+            let path = (address(1 - to), None, 0);
+            let (_, transmit) =
+                self.ends[to].on_datagram(path, None, &datagram, &mut answer, self.now);
+            if let Some(transmit) = transmit {
+                self.put(1 - to, &answer[..transmit.size]);
+            }
+        }
+        for end in [0, 1] {
+            self.ends[end].on_time(self.now);
+            let mut buffer = Vec::new();
+            while let Some((_, transmit)) = self.ends[end].poll_transmit(10, &mut buffer, self.now)
+            {
+                let bytes = &buffer[..transmit.size];
+                for datagram in bytes.chunks(transmit.segment_size.unwrap_or(bytes.len())) {
+                    self.put(1 - end, datagram);
+                }
+            }
+            while let Some(event) = self.ends[end].poll_event() {
+                self.events[end].push(event);
+            }
+        }
+    }
+
+    fn put(&mut self, to: usize, datagram: &[u8]) {
+        self.sent += 1;
+        if !(self.loses)(to, self.sent) {
+            self.wire
+                .add(self.now + self.delay, (to, datagram.to_vec()));
+        }
+    }
+
+    fn run_until(&mut self, what: &str, is_done: impl Fn(&Self) -> bool) {
+        let until = self.now + Duration::from_secs(120);
+        while !is_done(self) {
+            assert!(self.now < until, "not {what}");
+            self.turn();
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        let is_up = |end: usize| {
+            self.events[end]
+                .iter()
+                .any(|one| matches!(one, Event::Up { .. }))
+        };
+        is_up(0) && is_up(1)
+    }
+
+    fn is_lost(&self, end: usize) -> bool {
+        self.events[end]
+            .iter()
+            .any(|one| matches!(one, Event::Lost { .. }))
+    }
+}
+
+// promise: B17
+#[test]
+fn both_ends_are_authenticated() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let up = |end: usize| network.events[end].first().cloned();
+    let connection = network.dialed;
+    assert_eq!(
+        up(0),
+        Some(Event::Up {
+            connection,
+            peer: ACCEPTOR
+        })
+    );
+    assert!(matches!(up(1), Some(Event::Up { peer: DIALER, .. })));
+    let Some(Event::Up {
+        connection: accepted,
+        ..
+    }) = up(1)
+    else {
+        panic!("not up");
+    };
+    let secrets = [
+        network.ends[0].secret(connection),
+        network.ends[1].secret(accepted),
+    ];
+    assert!(secrets[0].is_some() && secrets[0] == secrets[1]);
+}
+
+// promise: B17
+#[test]
+fn unauthorized_keys_are_rejected() {
+    let [dialer, acceptor] = credentials();
+    let other = |mut one: Credentials, what: &str| {
+        match what {
+            "mine" => one.mine = [9; 32],
+            "theirs" => one.theirs = [9; 32],
+            _ => one.name = "node-3-key-0.posthaste.invalid".to_owned(),
+        }
+        one
+    };
+    for what in ["mine", "theirs", "name"] {
+        let mut network = Network::with(|_, _| false, &other(dialer.clone(), what), &acceptor);
+        network.run_until("lost", |network| network.is_lost(0));
+        let lost = network.events[0].last();
+        let rejected = matches!(
+            lost,
+            Some(Event::Lost {
+                reason: LostReason::Rejected,
+                ..
+            })
+        );
+        assert!(rejected, "{what}: {lost:?}");
+        let up = network.events[1].iter();
+        assert_eq!(
+            up.filter(|one| matches!(one, Event::Up { .. })).count(),
+            0,
+            "{what}"
+        );
+    }
+}
+
+// promise: K21
+#[test]
+fn silence_makes_a_connection_unusable_then_lost() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let (connection, start) = (network.dialed, network.now);
+    network.loses = Box::new(|_, _| true);
+    let stream = network.ends[0].open(connection, 5).unwrap();
+    network.ends[0].write(stream, b"request").unwrap();
+    assert!(network.ends[0].is_usable(connection, network.now));
+    network.run_until("unusable", |network| {
+        !network.ends[0].is_usable(connection, network.now)
+    });
+    assert!(network.now < start + ms(1000));
+    network.run_until("lost", |network| network.is_lost(0));
+    assert!(network.now < start + transport::IDLE_MAX + ms(5000));
+    let failed = Event::Ready {
+        tag: 5,
+        ready: Ready {
+            readable: true,
+            writable: true,
+            failed: true,
+        },
+    };
+    assert!(network.events[0].contains(&failed));
+    let read = network.ends[0].read(stream, &mut [0; 8]).unwrap_err();
+    assert_eq!(read.kind(), io::ErrorKind::ConnectionReset);
+}
+
+// promise: K21
+#[test]
+fn successor_resets_the_connections_of_a_dead_endpoint() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let start = network.now;
+    let mut successor = Endpoint::new(ms(0), &[7; 32], network.now);
+    let [_, acceptor] = credentials();
+    successor.accept_from(&[acceptor]).unwrap();
+    network.ends[1] = successor;
+    let stream = network.ends[0].open(network.dialed, 5).unwrap();
+    network.ends[0].write(stream, &[7; 2000]).unwrap();
+    network.run_until("lost", |network| network.is_lost(0));
+    assert!(network.now < start + ms(1000));
+}
+
+#[test]
+fn idle_connection_stays_usable() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let until = network.now + Duration::from_secs(60);
+    network.run_until("a minute later", |network| network.now >= until);
+    assert!(network.ends[0].is_usable(network.dialed, network.now));
+    assert!(!network.is_lost(0) && !network.is_lost(1));
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows over streams: every byte arrives, in order, or the stream visibly fails; each has one
+//! outcome at both ends.
+
+use super::*;
+
+/// How a flow ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Both ends have read all bytes and a FIN.
+    Whole,
+    Reset,
+}
+
+/// The byte at a place of either direction.
+fn byte(at: usize) -> u8 {
+    u8::try_from(at % 251).unwrap()
+}
+
+/// One end of a flow.
+#[derive(Debug)]
+struct FlowEnd {
+    stream: Stream,
+    to_send: usize,
+    sent: usize,
+    is_finished: bool,
+    received: usize,
+    outcome: Option<Outcome>,
+}
+
+impl FlowEnd {
+    fn new(stream: Stream, to_send: usize) -> Self {
+        Self {
+            stream,
+            to_send,
+            sent: 0,
+            is_finished: false,
+            received: 0,
+            outcome: None,
+        }
+    }
+
+    /// Sends and receives what it can.
+    fn go_on(&mut self, endpoint: &mut Endpoint) {
+        if self.outcome.is_some() {
+            return;
+        }
+        if let Err(error) = self.send(endpoint).and_then(|()| self.receive(endpoint))
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            self.end(endpoint, Outcome::Reset);
+        }
+    }
+
+    fn send(&mut self, endpoint: &mut Endpoint) -> io::Result<()> {
+        while self.sent < self.to_send {
+            let bytes: Vec<u8> = (self.sent..self.to_send).take(5000).map(byte).collect();
+            match endpoint.write(self.stream, &bytes) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.is_finished {
+            self.is_finished = true;
+            endpoint.finish(self.stream)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, endpoint: &mut Endpoint) -> io::Result<()> {
+        let mut buffer = [0; 3000];
+        loop {
+            let count = endpoint.read(self.stream, &mut buffer)?;
+            for (at, got) in buffer[..count].iter().enumerate() {
+                assert_eq!(*got, byte(self.received + at));
+            }
+            self.received += count;
+            if count == 0 {
+                if self.is_finished {
+                    self.end(endpoint, Outcome::Whole);
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn end(&mut self, endpoint: &mut Endpoint, outcome: Outcome) {
+        assert_eq!(self.outcome.replace(outcome), None);
+        if outcome == Outcome::Reset {
+            endpoint.reset(self.stream, 7);
+        }
+        endpoint.close(self.stream, 7);
+    }
+}
+
+/// Flows by tag; those of the acceptor answer with twice as many bytes.
+#[derive(Default)]
+struct Flows {
+    ends: [HashMap<u64, FlowEnd>; 2],
+    seen: [usize; 2],
+    next: u64,
+}
+
+impl Flows {
+    fn open(&mut self, network: &mut Network, bytes: usize) -> bool {
+        self.next += 1;
+        let connection = network.dialed;
+        let Some(stream) = network.ends[0].open(connection, self.next) else {
+            return false;
+        };
+        let mut flow = FlowEnd::new(stream, bytes);
+        flow.go_on(&mut network.ends[0]);
+        self.ends[0].insert(self.next, flow);
+        true
+    }
+
+    /// Takes the events of both ends.
+    fn turn(&mut self, network: &mut Network) {
+        network.turn();
+        for end in [0, 1] {
+            let events = network.events[end].split_off(self.seen[end]);
+            for event in &events {
+                let tag = match event {
+                    Event::Opened { stream, .. } => {
+                        self.next += 1;
+                        network.ends[end].set_tag(*stream, self.next);
+                        let bytes = 1 + usize::try_from(self.next * 7919 % 40_000).unwrap();
+                        self.ends[end].insert(self.next, FlowEnd::new(*stream, bytes));
+                        self.next
+                    }
+                    Event::Ready { tag, .. } => *tag,
+                    _ => continue,
+                };
+                if let Some(flow) = self.ends[end].get_mut(&tag) {
+                    flow.go_on(&mut network.ends[end]);
+                }
+            }
+            network.events[end].truncate(self.seen[end]);
+        }
+    }
+
+    fn are_over(&self) -> bool {
+        let mut all = self.ends.iter().flat_map(HashMap::values);
+        all.all(|flow| flow.outcome.is_some())
+    }
+
+    fn count(&self, end: usize, outcome: Outcome) -> usize {
+        let all = self.ends[end].values();
+        all.filter(|flow| flow.outcome == Some(outcome)).count()
+    }
+}
+
+fn run(network: &mut Network, flows: &mut Flows, seconds: u64) {
+    let until = network.now + Duration::from_secs(seconds);
+    while !flows.are_over() {
+        assert!(network.now < until, "flows hang");
+        flows.turn(network);
+    }
+}
+
+// promise: K20
+#[test]
+fn no_byte_is_lost() {
+    simulate(8, |mut rng: Rng| {
+        let loss = rng.below(20_u64);
+        let mut coins = Rng::new(rng.next());
+        let mut network = Network::new(move |_, _| coins.below(100_u64) < loss);
+        network.run_until("up", Network::is_up);
+        let mut flows = Flows::default();
+        for _ in 0..40 {
+            assert!(flows.open(&mut network, rng.below(100_000_usize)));
+            for _ in 0..rng.below(20_u64) {
+                flows.turn(&mut network);
+            }
+        }
+        run(&mut network, &mut flows, 300);
+        for end in [0, 1] {
+            assert_eq!(flows.count(end, Outcome::Whole), 40, "{loss} % lost");
+        }
+        for flow in flows.ends[0].values() {
+            assert!(flow.received > 0);
+        }
+    });
+}
+
+// promise: K20
+#[test]
+fn reset_reaches_the_other_end() {
+    simulate(8, |mut rng: Rng| {
+        let mut coins = Rng::new(rng.next());
+        let mut network = Network::new(move |_, _| coins.below(10_u64) == 0);
+        network.run_until("up", Network::is_up);
+        let mut flows = Flows::default();
+        for _ in 0..20 {
+            assert!(flows.open(&mut network, 2_000_000));
+        }
+        while flows.ends[1].len() < 20 {
+            flows.turn(&mut network);
+        }
+        let end = rng.below(2_usize);
+        for flow in flows.ends[end].values_mut() {
+            flow.end(&mut network.ends[end], Outcome::Reset);
+        }
+        run(&mut network, &mut flows, 60);
+        assert_eq!(flows.count(1 - end, Outcome::Reset), 20);
+    });
+}
+
+// promise: K21
+#[test]
+fn lost_connection_ends_its_flows() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let mut flows = Flows::default();
+    for _ in 0..20 {
+        assert!(flows.open(&mut network, 5_000_000));
+    }
+    while flows.ends[1].len() < 20 {
+        flows.turn(&mut network);
+    }
+    network.loses = Box::new(|_, _| true);
+    run(&mut network, &mut flows, 60);
+    assert_eq!(flows.count(0, Outcome::Reset), 20);
+    assert_eq!(flows.count(1, Outcome::Reset), 20);
+}
+
+// promise: K22
+#[test]
+fn streams_leave_nothing_behind() {
+    let mut network = Network::new(|_, _| false);
+    network.delay = ms(1);
+    network.run_until("up", Network::is_up);
+    let Some(Event::Up {
+        connection: accepted,
+        ..
+    }) = network.events[1].first().cloned()
+    else {
+        panic!("not up");
+    };
+    let mut flows = Flows::default();
+    let mut opened = 0;
+    while opened < 20_000 {
+        // More than may be open: those that find none are refused, and none is stuck.
+        while opened < 20_000 && flows.open(&mut network, 10) {
+            opened += 1;
+        }
+        flows.turn(&mut network);
+        for end in [0, 1] {
+            flows.ends[end].retain(|_, flow| flow.outcome.is_none());
+        }
+    }
+    run(&mut network, &mut flows, 60);
+    assert_eq!(network.ends[0].streams(network.dialed), 0);
+    assert_eq!(network.ends[1].streams(accepted), 0);
+}
+
+/// Every second packet of a whole window is lost, which makes as many gaps as there can be.
+// promise: K22
+#[test]
+fn gaps_never_end_the_connection() {
+    let mut network = Network::new(|_, _| false);
+    network.delay = ms(50);
+    network.run_until("up", Network::is_up);
+    let mut flows = Flows::default();
+    assert!(flows.open(&mut network, 40_000_000));
+    let until = network.now + ms(800);
+    while network.now < until {
+        flows.turn(&mut network);
+    }
+    network.loses = Box::new(|to, number| to == 1 && number % 2 == 0);
+    let until = network.now + ms(400);
+    while network.now < until {
+        flows.turn(&mut network);
+    }
+    network.loses = Box::new(|_, _| false);
+    run(&mut network, &mut flows, 120);
+    assert_eq!(flows.count(1, Outcome::Whole), 1);
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A stream as a relay sees it: like a TCP connection, whose reset ends both directions.
+
+use std::io;
+
+use quinn_proto::{Connection, ReadError, ReadableError, StreamId, VarInt, WriteError};
+
+/// A stream, by a name that is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    /// The number of its connection.
+    pub connection: u64,
+    pub(crate) id: StreamId,
+}
+
+/// What a stream is ready for, once for each time that it becomes so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Bytes, the end of the stream or an error wait to be read.
+    pub readable: bool,
+    /// Room, or an error, waits for a write.
+    pub writable: bool,
+    /// The stream was reset, or its connection is lost.
+    pub failed: bool,
+}
+
+/// What has become of a stream, and who waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Local {
+    /// What its events are reported with.
+    pub(crate) tag: Option<u64>,
+    /// Its end was read.
+    ended: bool,
+    /// A FIN was sent.
+    finished: bool,
+    /// The peer wants no more bytes.
+    stopped: bool,
+    /// One of the ends has reset it.
+    failed: bool,
+}
+
+impl Local {
+    /// A stream whose events have `tag`.
+    pub(crate) fn with(tag: u64) -> Self {
+        Self {
+            tag: Some(tag),
+            ..Self::default()
+        }
+    }
+
+    /// Reads into `buffer`; returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or `ConnectionReset`.
+    pub(crate) fn read(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        if self.failed {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if self.ended || buffer.is_empty() {
+            return Ok(0);
+        }
+        let mut stream = connection.recv_stream(id);
+        let mut chunks = match stream.read(true) {
+            Ok(chunks) => chunks,
+            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
+                return Err(self.fail());
+            }
+        };
+        let mut filled = 0;
+        let stop = loop {
+            match chunks.next(buffer.len() - filled) {
+                Ok(Some(chunk)) => {
+                    buffer[filled..filled + chunk.bytes.len()].copy_from_slice(&chunk.bytes);
+                    filled += chunk.bytes.len();
+                    if filled == buffer.len() {
+                        break None;
+                    }
+                }
+                Ok(None) => {
+                    self.ended = true;
+                    break None;
+                }
+                Err(error) => break Some(error),
+            }
+        };
+        let _ = chunks.finalize();
+        match stop {
+            Some(ReadError::Reset(_)) => Err(self.fail()),
+            Some(ReadError::Blocked) if filled == 0 => Err(io::ErrorKind::WouldBlock.into()),
+            Some(ReadError::Blocked) | None => Ok(filled),
+        }
+    }
+
+    /// Writes what there is room for. Without bytes, it only checks whether the stream has failed.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or `ConnectionReset`.
+    pub(crate) fn write(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        if self.failed || self.stopped {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match connection.send_stream(id).write(bytes) {
+            Ok(written) => Ok(written),
+            Err(WriteError::Blocked) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                self.stopped = true;
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+        }
+    }
+
+    /// Sends FIN.
+    ///
+    /// # Errors
+    /// `NotConnected` when the stream has failed.
+    pub(crate) fn finish(&mut self, connection: &mut Connection, id: StreamId) -> io::Result<()> {
+        if self.failed || self.stopped || connection.send_stream(id).finish().is_err() {
+            self.stopped = true;
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.finished = true;
+        Ok(())
+    }
+
+    /// Ends both directions at once: RESET_STREAM and STOP_SENDING. Neither is sent for one that
+    /// has ended.
+    pub(crate) fn reset(&mut self, connection: &mut Connection, id: StreamId, code: VarInt) {
+        self.failed = true;
+        let _ = connection.send_stream(id).reset(code);
+        let _ = connection.recv_stream(id).stop(code);
+    }
+
+    /// Lets go of a stream: what was written and its FIN still arrive. A direction that has not
+    /// ended is reset.
+    pub(crate) fn close(mut self, connection: &mut Connection, id: StreamId, code: VarInt) {
+        if !self.finished {
+            return self.reset(connection, id, code);
+        }
+        if !self.ended {
+            let _ = connection.recv_stream(id).stop(code);
+        }
+    }
+
+    /// The peer wants no more bytes. What it has sent can still be read, as after the reset of a TCP
+    /// connection whose bytes wait in the socket.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    fn fail(&mut self) -> io::Error {
+        self.failed = true;
+        io::ErrorKind::ConnectionReset.into()
+    }
+}

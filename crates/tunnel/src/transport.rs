@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings of all connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::{MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use crate::control::ControlFactory;
+
+/// Bytes that may be on their way on one stream, so the most that a flow moves in a round trip.
+///
+/// quinn-proto ends a *connection* when more than 1024 pieces of one stream are left after it has
+/// merged those that touch. In a window of 2000 packets of at least 1200 bytes, no more than every
+/// second one can be missing, which leaves 1000.
+pub const STREAM_WINDOW: u32 = 2_400_000;
+/// Bytes that may be received of all streams of a connection and not yet read: a bound on memory
+/// that 400 clients which read nothing do not reach, since they would block the others.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+/// Bytes that may be sent and not yet acknowledged: the same bound at the sender.
+const SEND_WINDOW: u64 = 256 << 20;
+/// Streams that may be open on a connection. A flow that finds none free takes a TCP hop.
+const STREAMS_MAX: u32 = 4096;
+/// How long a connection may be silent. RFC 9000 §10.1.2: a few keep-alives must fit in.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(15);
+/// Interval of the keep-alives of a connection without flows.
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// Bytes of UDP payload that fit into Ethernet's 1500 over IPv6.
+const MTU_MAX: u16 = 1452;
+
+/// The settings of a connection with this factory of its congestion control.
+pub(crate) fn config(control: ControlFactory) -> TransportConfig {
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(MTU_MAX);
+    let mut config = TransportConfig::default();
+    config
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(SEND_WINDOW)
+        .max_concurrent_bidi_streams(STREAMS_MAX.into())
+        // An end opens it to report that it goes away.
+        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(IDLE_MAX.try_into().ok())
+        .mtu_discovery_config(Some(discovery))
+        .congestion_controller_factory(Arc::new(control));
+    config
+}

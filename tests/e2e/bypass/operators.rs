@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What operators do to a node in the middle of a hand-over: no flow loses a byte by it.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::*;
+
+/// A hand-over needs about a second on this path: at its beginning, in both phases, and after it.
+const MOMENTS: [u64; 4] = [0, 120, 300, 1500];
+
+/// Has something happen at each moment of a hand-over. Then the transfer goes on, and ends in order.
+fn while_leaving(links: [Link; 2], act: impl Fn(&Place, &Network, &Node)) {
+    for moment in MOMENTS {
+        let place = Place::new();
+        let network = network(links.clone());
+        let node = place.start_with(network.node(0), CONFIG);
+        let listener = listen(network.server(), PORT);
+        let transfer = leaving(&network, &node, &listener, moment);
+        act(&place, &network, &node);
+        thread::sleep(Duration::from_secs(1));
+        transfer.expect_progress(moment);
+        transfer.finish();
+        // A successor is no child of the test.
+        if let Ok(status) = node.status() {
+            let pid = status["pid"].as_i64().expect("a number");
+            let pid = Pid::from_raw(pid.try_into().expect("a process id"));
+            kill(pid, Signal::SIGTERM).expect("it runs");
+        }
+    }
+}
+
+/// The next rules let no relay leave, or take no flow at all.
+#[test]
+fn rules_change() {
+    for rules in [
+        "[defaults]\nbypass = \"off\"\n",
+        "[[rule]]\nname = \"none\"\naction = \"forward\"\n",
+    ] {
+        while_leaving(path(0.0), |_, _, node| {
+            node.write_config(rules).unwrap();
+            node.admin("reload").unwrap();
+        });
+    }
+}
+
+/// A successor takes the place: the relay that leaves goes on in the former process.
+#[test]
+fn node_is_upgraded() {
+    while_leaving(path(0.0), |place, network, node| {
+        let words = format!("upgrade --socket {}", node.socket().display());
+        place.run(network.node(0), &words);
+    });
+}
+
+/// New flows are forwarded, and those that have begun have their time.
+#[test]
+fn node_drains() {
+    while_leaving(path(0.0), |_, _, node| {
+        node.process().signal(Signal::SIGTERM).unwrap();
+    });
+}
+
+/// From then on no full segment passes the link to the server, then that to the client: the ends
+/// learn that by ICMP.
+#[test]
+fn path_gets_a_smaller_mtu() {
+    for (link, [before, behind]) in [(0, ["s0", "c0"]), (1, ["s0", "c0"])] {
+        while_leaving(path(0.0), |_, network, _| {
+            let hosts = [network.client(), network.node(0), network.server()];
+            for (host, interface) in [(hosts[link], before), (hosts[link + 1], behind)] {
+                host.ip(&format!("link set {interface} mtu 1300")).unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hops over QUIC: flows as streams of the connections of two nodes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use posthaste_lab::link::Link;
+use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
+
+use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
+use crate::support::{
+    MODES, PORT, Pair, accept, counter, deliver, dial, errno, expect_end, expect_reset, firewall,
+    listen, network, remove_firewall, reset, start_in, target, until, until_ended,
+};
+
+/// Drops what is not TCP.
+const NO_UDP: &[(&str, &str)] = &[
+    ("input", "meta l4proto udp drop"),
+    ("output", "meta l4proto udp drop"),
+];
+
+/// Client, two nodes that reach each other by this family, and server.
+fn member(network: &Network, node: usize, mode: &str, family: Family) -> String {
+    let other = 1 - node;
+    let address = listener(network, other, family);
+    let mut text = format!(
+        "[node]\nid = {id}\nworkers = 1\n{ALLOWED}[defaults]\naccept = \"{mode}\"\n\
+         [[peer]]\nname = \"other\"\nid = {other_id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
+         transport = \"quic\"\npool_max = {pool_max}\n",
+        id = node + 1,
+        other_id = other + 1,
+        pool_max = if node == 0 { 4 } else { 0 },
+    );
+    if node == 0 {
+        text += "[[chain]]\nname = \"two\"\nnodes = [\"other\"]\n\
+                 [[route]]\nchains = [\"two\"]\ndirect = false\n";
+    } else {
+        text += &explicit(network, node);
+    }
+    text
+}
+
+fn start(network: &Network, mode: &str, family: Family) -> Vec<Node> {
+    start_all(
+        network,
+        (0..2).map(|node| member(network, node, mode, family)),
+    )
+}
+
+/// The first node has dialed two tunnels.
+fn until_up(nodes: &[Node]) {
+    for node in nodes {
+        until("tunnels are up", || counter(node, "tunnels_up") == 2);
+    }
+}
+
+fn far(loss: f64) -> Network {
+    let far = Link::delay(Duration::from_millis(20)).loss(loss);
+    network([Link::Veth, far, Link::Veth])
+}
+
+/// As [`deliver`], for more than buffers hold.
+fn transfer(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(bytes).expect("the bytes are sent"));
+        let mut received = vec![0; bytes.len()];
+        to.read_exact(&mut received).expect("the bytes arrive");
+        assert!(received == bytes, "other bytes");
+    });
+}
+
+// promise: K20
+#[test]
+fn flows_take_streams() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for mode in MODES {
+        for hops in Family::ALL {
+            let nodes = start(&network, mode, hops);
+            until_up(&nodes);
+            for (count, family) in (1..).zip(Family::ALL) {
+                let listener = listen(network.server(), PORT);
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                match family {
+                    Family::V4 => pair.close_client_first(),
+                    Family::V6 => pair.close_server_first(),
+                }
+                for node in &nodes {
+                    until_ended(node, "finished", count);
+                }
+                assert_eq!(counter(&nodes[0], "hops_quic"), count, "{mode} {hops}");
+            }
+            let others = ["hops_warm", "hops_cold"].map(|name| counter(&nodes[0], name));
+            assert_eq!(others, [0, 0], "{mode} {hops}");
+        }
+    }
+}
+
+// promise: K20
+#[test]
+fn bytes_cross_a_lossy_hop() {
+    let network = far(0.05);
+    for family in Family::ALL {
+        let nodes = start(&network, "early", family);
+        until_up(&nodes);
+        let listener = listen(network.server(), PORT);
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+        transfer(&mut pair.client, &mut pair.server, &bytes);
+        transfer(&mut pair.server, &mut pair.client, &bytes);
+        pair.check();
+        pair.close_client_first();
+        until_ended(&nodes[0], "finished", 1);
+        until_ended(&nodes[1], "finished", 1);
+        assert_eq!(counter(&nodes[0], "hops_quic"), 1);
+    }
+}
+
+// promise: K20
+#[test]
+fn half_closed_flow_goes_on() {
+    let network = far(0.0);
+    let nodes = start(&network, "late", Family::V6);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V6, &listener);
+    pair.client.shutdown(std::net::Shutdown::Write).unwrap();
+    expect_end(&mut pair.server);
+    transfer(&mut pair.server, &mut pair.client, &[7; 300_000]);
+    drop(pair.server);
+    expect_end(&mut pair.client);
+    until_ended(&nodes[0], "finished", 1);
+    until_ended(&nodes[1], "finished", 1);
+}
+
+// promise: K20
+#[test]
+fn resets_pass_both_ways() {
+    let network = far(0.02);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    reset(pair.client);
+    expect_reset(&mut pair.server);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    reset(pair.server);
+    expect_reset(&mut pair.client);
+    for node in &nodes {
+        until_ended(node, "downstream_reset", 1);
+        until_ended(node, "upstream_reset", 1);
+    }
+}
+
+// promise: K20
+#[test]
+fn refusals_pass_over_streams() {
+    let network = far(0.0);
+    let nodes = start(&network, "strict", Family::V4);
+    until_up(&nodes);
+    for family in Family::ALL {
+        let listener = listen(network.server(), 81);
+        let target = target(&network, family, &listener);
+        drop(listener);
+        let dialled = dial(network.client(), target);
+        assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
+    }
+    until_ended(&nodes[0], "upstream_refused", 2);
+    until_ended(&nodes[1], "upstream_refused", 2);
+    assert_eq!(counter(&nodes[0], "hops_quic"), 2);
+}
+
+// promise: K21
+#[test]
+fn killed_peer_resets_its_flows() {
+    let network = far(0.0);
+    let mut nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    nodes[1].kill().expect("it can be killed");
+    // Its host answers what the flow sends, or the keep-alive of the tunnel.
+    expect_reset(&mut pair.client);
+    until("none is up", || counter(&nodes[0], "tunnels_up") == 0);
+    nodes[1] = start_in(network.node(1), &member(&network, 1, "early", Family::V4));
+    until_up(&nodes);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    pair.close_server_first();
+    until_ended(&nodes[0], "finished", 1);
+    assert_eq!(counter(&nodes[0], "hops_quic"), 2);
+}
+
+// promise: K21
+#[test]
+fn blocked_udp_leaves_tcp() {
+    let network = far(0.0);
+    for family in Family::ALL {
+        firewall(network.node(1), "blocked", NO_UDP);
+        let nodes = start(&network, "early", family);
+        let listener = listen(network.server(), PORT);
+        let begun = Instant::now();
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+        pair.close_client_first();
+        until_ended(&nodes[0], "finished", 1);
+        assert_eq!(counter(&nodes[0], "hops_quic"), 0);
+        remove_firewall(network.node(1), "blocked");
+    }
+}
+
+// promise: K21
+#[test]
+fn udp_blocked_in_mid_run() {
+    let network = far(0.0);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    firewall(network.node(1), "blocked", NO_UDP);
+    // The first of these may be the one that finds out.
+    let begun = Instant::now();
+    let target = target(&network, Family::V4, &listener);
+    let mut client = dial(network.client(), target).expect("the node accepts");
+    let (mut server, _) = accept(&listener);
+    deliver(&mut client, &mut server, b"request");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    let mut next = Pair::open(&network, Family::V4, &listener);
+    next.check();
+    next.close_client_first();
+    // The flow of the tunnel ends with it.
+    let _ = pair.client.read(&mut [0; 16]);
+    until("none is up", || counter(&nodes[0], "tunnels_up") == 0);
+    assert_eq!(counter(&nodes[0], "tunnels_lost"), 2);
+}
