@@ -17,11 +17,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use posthaste_bpf::{FIRST_GENERATION, Maps, Redirect, Settings};
+use posthaste_bpf::{Congestion, FIRST_GENERATION, Maps, Redirect, Settings};
 use posthaste_relay::chain::{Chains, Encapsulation};
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
-use posthaste_relay::policy::{DataPath, Policy};
+use posthaste_relay::policy::{DataPath, OWN_CONGESTION, Policy};
 use posthaste_relay::sys;
 use posthaste_relay::worker::{self, ReplayGuard};
 use posthaste_wire::header::NodeId;
@@ -72,6 +72,8 @@ pub(crate) struct Node {
     /// The controller's part. Locked first, by every function that changes any of the three.
     plan_overlay: Mutex<Option<PlanOverlay>>,
     redirect: Mutex<Redirect>,
+    /// The congestion control of hops, if something wants it and the kernel has taken it.
+    congestion: Option<Congestion>,
     /// `None` unless each worker has a CPU of its own.
     placement: Option<Mutex<Placement>>,
     /// The workers, in the order of their numbers.
@@ -307,6 +309,8 @@ impl Node {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
+        // Before the workers open hops.
+        let congestion = register_congestion(&config.policy, &log);
         let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let placement = homes.and_then(Placement::new);
         Ok(Self {
@@ -315,6 +319,7 @@ impl Node {
             config: Mutex::new(config),
             plan_overlay: Mutex::default(),
             redirect: Mutex::new(redirect),
+            congestion,
             placement: placement.map(Mutex::new),
             workers: workers.to_vec(),
             log,
@@ -452,6 +457,33 @@ pub(super) fn report_multipath(config: &Config, log: &Log) {
                        servers";
         log.warn(message, &[("error", &error)]);
     }
+}
+
+/// Registers the product's own congestion control if something in a policy wants it. Without it
+/// sockets use BBR.
+fn register_congestion(policy: &Policy, log: &Log) -> Option<Congestion> {
+    if !uses_own_congestion(policy) {
+        return None;
+    }
+    match Congestion::register() {
+        Ok(registered) => {
+            sys::set_own_congestion(registered.name());
+            Some(registered)
+        }
+        Err(error) => {
+            let message = "the congestion control \"posthaste\" is not available: bbr in its place";
+            log.warn(message, &[("error", &error)]);
+            None
+        }
+    }
+}
+
+fn uses_own_congestion(policy: &Policy) -> bool {
+    let rules = policy.rules.iter();
+    let sides = rules.flat_map(|rule| [&rule.downstream, &rule.upstream]);
+    let peers = policy.chains.peers.iter().map(|peer| &peer.socket);
+    let mut all = sides.chain(peers);
+    all.any(|side| side.congestion.as_deref() == Some(OWN_CONGESTION))
 }
 
 fn sets_windows(policy: &Policy) -> bool {

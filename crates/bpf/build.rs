@@ -9,7 +9,8 @@ use std::{env, fs};
 use posthaste_bpf_build::Rust;
 
 /// The objects, and their structures that user space works with.
-const OBJECTS: [(&str, &[&str]); 7] = [
+const OBJECTS: [(&str, &[&str]); 8] = [
+    ("congestion", &[]),
     ("capture", &["capture", "destination", "exempt_key"]),
     ("syn_option", &["syn_option"]),
     (

@@ -7,6 +7,7 @@ use super::host::{Host, Presence};
 use super::{Level, Verdict, listening, multipath};
 use posthaste_config::Config;
 use posthaste_daemon::privileges;
+use posthaste_relay::policy::OWN_CONGESTION;
 
 /// The name of a check, and a pure function of the snapshot and the configuration.
 pub(super) type Check = (&'static str, fn(&Host, &Config) -> Vec<Verdict>);
@@ -216,6 +217,7 @@ fn congestion(host: &Host, config: &Config) -> Vec<Verdict> {
     let known = |name: &str| {
         known.split_whitespace().any(|known| known == name)
             || host.congestion_modules.iter().any(|known| known == name)
+            || name == OWN_CONGESTION
     };
     let missing = requested(config).filter(|(_, name)| !known(name));
     let findings = missing.map(|(who, name)| {
@@ -223,7 +225,14 @@ fn congestion(host: &Host, config: &Config) -> Vec<Verdict> {
         let fix = format!("modprobe tcp_{name}, or choose another");
         verdict(Level::Fail, what, fix)
     });
-    let findings: Vec<Verdict> = findings.collect();
+    let mut findings: Vec<Verdict> = findings.collect();
+    let wants_own = requested(config).any(|(_, name)| name == OWN_CONGESTION);
+    if wants_own && let Some(reason) = &host.own_congestion_error {
+        findings.extend(warn(
+            format!("no congestion control \"posthaste\", hops use bbr: {reason}"),
+            "use a kernel from 6.4 with CONFIG_DEBUG_INFO_BTF, and grant CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
+        ));
+    }
     // CUBIC, the default, takes random loss for congestion (RFC 9438).
     if findings.is_empty() && !known("bbr") {
         return warn(

@@ -16,6 +16,7 @@ use super::topology::{Cpus, Topology};
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, PATH_LIMITS, Rule, Setting};
 use crate::reach::{Reached, reach};
+use posthaste_bpf::Congestion;
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
@@ -69,6 +70,8 @@ pub(super) struct Host {
     pub(super) closed: Vec<Closed>,
     /// Congestion control modules that could be loaded, besides the loaded ones.
     pub(super) congestion_modules: Vec<String>,
+    /// Why the product's own congestion control cannot be registered.
+    pub(super) own_congestion_error: Option<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
     /// The nftables ruleset.
@@ -144,6 +147,7 @@ impl Host {
             node,
             closed,
             congestion_modules: (posthaste_config::Capacity::of_host().congestion)(),
+            own_congestion_error: Congestion::register().err().map(|error| error.to_string()),
             firewalls: firewalls(),
             firewall: nftables::rules().unwrap_or_default(),
             flowtables: nftables::flowtables().unwrap_or_default(),

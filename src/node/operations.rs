@@ -14,7 +14,7 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::sys;
 
-use super::{Node, set_peer_starts, set_syn_options};
+use super::{Node, set_peer_starts, set_syn_options, uses_own_congestion};
 use crate::admin::Operations;
 use crate::api::observed::Observed;
 use crate::api::{self, Interface, ReloadReport, control_client::Follow};
@@ -150,6 +150,11 @@ impl Operations for Node {
         }
         self.measure.configure(&next, &self.log)?;
         self.log.log_connections(next.node.log_connections);
+        if uses_own_congestion(&next.policy) && self.congestion.is_none() {
+            // Registering needs a privilege that a running node does not have.
+            let message = "congestion = \"posthaste\" takes effect at start only: restart the node";
+            self.log.warn(message, &[]);
+        }
         for warning in &next.warnings {
             self.log.warn(warning, &[]);
         }

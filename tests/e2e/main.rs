@@ -24,6 +24,7 @@ mod fixes;
 mod following;
 mod foreign;
 mod fragments;
+mod hop_congestion;
 mod hostile;
 mod lab;
 mod last_words;

@@ -194,9 +194,12 @@ fn relocate(object: &mut Object, maps: &[Map], settings: &[String]) -> Result<()
 fn types(section: &ProgramSection) -> Result<(bpf_prog_type, Option<bpf_attach_type>)> {
     use bpf_prog_type::{
         BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS, BPF_PROG_TYPE_SK_LOOKUP,
-        BPF_PROG_TYPE_SOCK_OPS,
+        BPF_PROG_TYPE_SOCK_OPS, BPF_PROG_TYPE_STRUCT_OPS,
     };
     Ok(match section {
+        // `aya-obj` knows no section for functions of the kernel's structures. They get their
+        // arguments as programs at the entry of functions do, of which this project has none.
+        ProgramSection::FEntry { sleepable: false } => (BPF_PROG_TYPE_STRUCT_OPS, None),
         // Kernels before 6.6 have no attach types for tc.
         ProgramSection::SchedClassifier => (BPF_PROG_TYPE_SCHED_CLS, None),
         ProgramSection::SockOps => (

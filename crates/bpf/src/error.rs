@@ -111,6 +111,20 @@ pub enum Error {
     /// Requires programs that are loaded after the start.
     #[error("the programs of this node are not all loaded yet")]
     Unsettled,
+    /// Reading the running kernel's type information.
+    #[error("the kernel's type information lacks {what}: {source}")]
+    KernelTypes {
+        /// The file, structure or field.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Registering the congestion control of hops.
+    #[error("could not register the congestion control: {source}")]
+    Register {
+        /// The cause.
+        source: io::Error,
+    },
     /// Sending a frame by running the inject program.
     #[error("could not put a frame on interface {ifindex}: {source}")]
     Inject {

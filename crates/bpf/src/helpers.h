@@ -92,6 +92,8 @@ static long HELPER(redirect_neigh)(__u32 ifindex, void *next_hop, int bytes,
 static long HELPER(skb_set_tstamp)(struct __sk_buff *skb, __u64 tstamp,
 				   __u32 kind) = NUMBER(skb_set_tstamp);
 static struct bpf_tcp_sock *HELPER(tcp_sock)(void *sk) = NUMBER(tcp_sock);
+static long HELPER(probe_read_kernel)(void *to, __u32 bytes,
+				      const void *from) = NUMBER(probe_read_kernel);
 
 /* Hides from clang what it knows of a number, so that it does not leave out a check that the
  * verifier needs, or check another copy of the number. */

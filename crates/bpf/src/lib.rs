@@ -11,9 +11,11 @@ mod attach;
 mod bypass;
 mod capture;
 mod cgroup;
+mod congestion;
 mod deferred;
 mod error;
 mod event;
+mod kernel_types;
 mod layout;
 mod object;
 mod syn_option;
@@ -37,6 +39,7 @@ mod sys;
 
 pub use capture::{Capture, Ports};
 pub use cgroup::own as own_cgroup;
+pub use congestion::Congestion;
 pub use error::Error;
 #[cfg(fuzzing)]
 pub use event::parse_event;

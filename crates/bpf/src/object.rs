@@ -125,6 +125,20 @@ impl Object {
         settings: &[u32],
     ) -> Result<Program, Error> {
         let spec = &self.programs[program];
+        self.load_as(program, (spec.attach, 0), types, maps, settings)
+    }
+
+    /// Likewise, for a function of a structure of the kernel: the number of the function's field,
+    /// and the structure's type.
+    pub(crate) fn load_as(
+        &self,
+        program: usize,
+        (attach, kernel_type): (u32, u32),
+        types: &OwnedFd,
+        maps: &[Arc<Map>],
+        settings: &[u32],
+    ) -> Result<Program, Error> {
+        let spec = &self.programs[program];
         let instructions = filled_in(spec, |used| match used {
             Use::Map(map) => (MAP, maps[map].fd.as_raw_fd().cast_unsigned(), 0),
             Use::Variable(map, at) => (MAP_VALUE, maps[map].fd.as_raw_fd().cast_unsigned(), at),
@@ -133,11 +147,12 @@ impl Object {
         let code = Code {
             name: spec.name,
             kind: spec.kind,
-            attach: spec.attach,
+            attach,
             license: self.license,
             instructions: &instructions,
             btf: types.as_fd(),
             functions: spec.functions,
+            kernel_type,
         };
         // Writing a log slows the verifier: only a second attempt requests it.
         let fd = sys::load(&code, None).map_err(|source| Error::Load {

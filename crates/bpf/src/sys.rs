@@ -46,6 +46,9 @@ struct MapCreate {
     btf: i32,
     /// BTF types of key and value.
     types: [u32; 2],
+    /// The type of the kernel that the value has.
+    kernel_type: u32,
+    padding: u32,
 }
 
 /// Creates a map. `inner` is a template for the values of a map of maps.
@@ -73,6 +76,19 @@ pub(crate) fn create_map_of(
     unsafe { descriptor(MAP_CREATE, &mut attributes) }
 }
 
+/// Creates a map whose value has a type of the kernel. `btf` is type information of any kind.
+pub(crate) fn create_map_of_kernel(
+    name: &str,
+    layout: MapLayout,
+    btf: BorrowedFd<'_>,
+    kernel_type: u32,
+) -> io::Result<OwnedFd> {
+    let mut attributes = map_create(name, layout);
+    (attributes.btf, attributes.kernel_type) = (btf.as_raw_fd(), kernel_type);
+    // SAFETY: nothing in the attributes is a pointer.
+    unsafe { descriptor(MAP_CREATE, &mut attributes) }
+}
+
 fn map_create(name: &str, layout: MapLayout) -> MapCreate {
     MapCreate {
         layout: [
@@ -88,6 +104,8 @@ fn map_create(name: &str, layout: MapLayout) -> MapCreate {
         interface: 0,
         btf: 0,
         types: [0; 2],
+        kernel_type: 0,
+        padding: 0,
     }
 }
 
@@ -251,6 +269,8 @@ pub(crate) struct Code<'a> {
     pub(crate) btf: BorrowedFd<'a>,
     /// Offsets of the functions, and their types in `btf`.
     pub(crate) functions: &'a [[u32; 2]],
+    /// The type of the kernel that it belongs to; 0 for none.
+    pub(crate) kernel_type: u32,
 }
 
 #[repr(C)]
@@ -271,7 +291,10 @@ struct ProgLoad {
     function_bytes: u32,
     functions: u64,
     functions_count: u32,
-    padding: u32,
+    line_bytes: u32,
+    lines: u64,
+    lines_count: u32,
+    kernel_type: u32,
 }
 
 /// Attempts after the verifier returned EAGAIN because of a signal.
@@ -301,7 +324,10 @@ pub(crate) fn load(code: &Code<'_>, log: Option<&mut [u8]>) -> io::Result<OwnedF
         function_bytes: length(&[0_u8; size_of::<[u32; 2]>()]),
         functions: address(code.functions.as_ptr()),
         functions_count: length(code.functions),
-        padding: 0,
+        line_bytes: 0,
+        lines: 0,
+        lines_count: 0,
+        kernel_type: code.kernel_type,
     };
     for _ in 1..ATTEMPTS {
         // SAFETY: all that the attributes point to lives through the call, which

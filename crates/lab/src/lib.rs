@@ -48,4 +48,5 @@ pub mod target;
 mod threads;
 pub mod transfer;
 pub mod transfers;
+pub mod tunnels;
 mod web;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use posthaste_lab::{
     compare, demo, fleet, handover, load, multipath, planning, record, router_churn, synflood,
     transfers::{line, overlay},
+    tunnels,
 };
 
 /// Builds networks, runs experiments on posthaste and records the results.
@@ -45,6 +46,8 @@ enum Command {
     Multipath(multipath::Args),
     /// Have relays leave their connections in the middle of transfers over long paths.
     Handover(handover::Args),
+    /// Time transfers between two nodes over lossy links, by the congestion control of their hops.
+    Tunnels(tunnels::Args),
     /// Print records as Markdown, and draw their charts again.
     Report(record::Args),
 }
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Overlay(args) => overlay::run(args),
         Command::Multipath(args) => multipath::run(args),
         Command::Handover(args) => handover::run(args),
+        Command::Tunnels(args) => tunnels::run(args),
         Command::Report(args) => record::run(args),
     };
     match result {

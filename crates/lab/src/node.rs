@@ -212,6 +212,11 @@ impl Node {
         self.admin_json("status")
     }
 
+    /// CPU time of the process so far.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+
     /// A counter of the node's status by its name, wherever it is in the document.
     pub fn counter(&self, name: &str) -> Result<u64> {
         let status = self.status()?;

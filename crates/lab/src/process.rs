@@ -20,6 +20,8 @@ use crate::scratch::Scratch;
 
 /// Polling interval of conditions.
 const POLL: Duration = Duration::from_millis(2);
+/// The unit of times in `/proc` (`USER_HZ`).
+const TICK_MS: u64 = 10;
 
 /// A running program with its output.
 #[derive(Debug)]
@@ -92,6 +94,18 @@ impl Process {
         // The child is not reaped before `wait` or `drop`, so the id cannot be reused.
         let pid = i32::try_from(self.pid()).context("process id out of range")?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("send {signal} to {}", self.name))
+    }
+
+    /// CPU time of its threads so far, in user space and in the kernel.
+    pub fn cpu(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        // The name, in parentheses, may have blanks; utime and stime follow it (proc(5)).
+        let behind = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let mut fields = behind.split_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u64>().ok();
+        let ticks = ticks().zip(ticks()).context("read the CPU time")?;
+        Ok(Duration::from_millis((ticks.0 + ticks.1) * TICK_MS))
     }
 
     /// Its exit status, if it has ended.

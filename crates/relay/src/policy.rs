@@ -151,10 +151,13 @@ pub struct Match {
     pub ports: Vec<RangeInclusive<u16>>,
 }
 
+/// The name of the congestion control that this program registers itself.
+pub const OWN_CONGESTION: &str = "posthaste";
+
 /// Socket settings of one side of a relay. `None` leaves the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SideOptions {
-    /// Congestion control by its kernel name, for example `bbr`.
+    /// Congestion control by its kernel name, for example `bbr`, or [`OWN_CONGESTION`].
     pub congestion: Option<String>,
     /// Initial congestion window in segments.
     pub initial_window: Option<u32>,

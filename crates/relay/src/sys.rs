@@ -34,6 +34,7 @@ pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
 pub(crate) use multipath::{
     fell_back, join_address, join_listener, multipath_listener, restore_tcp, token,
 };
+pub use options::set_own_congestion;
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, hop_limit_of_client,
     set_hop_limit, set_impatient, set_pacing, set_quick_ack, set_reset_on_close, set_user_timeout,

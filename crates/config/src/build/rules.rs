@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[defaults]` and `[[rule]]`: what is done with flows, and by which sockets.
 
-use posthaste_relay::policy::{Action, Match, Policy, Rule, SideOptions, Timeouts};
+use posthaste_relay::policy::{Action, Match, OWN_CONGESTION, Policy, Rule, SideOptions, Timeouts};
 
 use super::super::document::Section;
 use super::super::shadow::{self, Shadowed};
@@ -71,14 +71,15 @@ impl Reader {
         let given = self.optional(section, "congestion", |v| {
             let name = v.as_str().unwrap_or_default();
             // Listing takes a look at all modules of the kernel, which the default does not need.
-            let known = if name == "auto" { Vec::new() } else { list() };
+            let is_own = name == OWN_CONGESTION;
+            let known = if name == "auto" || is_own { Vec::new() } else { list() };
             if name == "auto" {
                 Ok(None)
-            } else if known.iter().any(|known| known == name) {
+            } else if is_own || known.iter().any(|known| known == name) {
                 Ok(Some(name.into()))
             } else {
                 Err(format!(
-                    "expected \"auto\" or a congestion control of this host: {}",
+                    "expected \"auto\", \"{OWN_CONGESTION}\" or a congestion control of this host: {}",
                     known.join(", ")
                 ))
             }

@@ -60,7 +60,7 @@ const SIDES_AND_HOPS: &[&str] = &[
     "peer.socket",
 ];
 const CONGESTION: super::Accepted =
-    Form("the name of a congestion control that this host has or can load, or `\"auto\"`");
+    Form("`\"auto\"`, `\"posthaste\"`, or a congestion control that this host has or can load");
 
 /// Every key of a node's file.
 #[rustfmt::skip]
@@ -169,7 +169,7 @@ pub(in super::super) static NODE: Table = &[
             "the assumed size of a connection when a controller's plan chooses its chain"),
     ]),
     rows(SIDES, One, &[
-        key("congestion", Is("\"auto\""), CONGESTION, "`bbr`, `cubic` ..."),
+        key("congestion", Is("\"auto\""), CONGESTION, "`bbr`, `cubic` ...; `posthaste` is [for hops](#congestion-control-of-hops)"),
     ]),
     rows(&["peer.socket"], One, &[
         key("congestion", Computed("`\"bbr\"` where this host has it"), CONGESTION, "as in `[defaults.upstream]`"),

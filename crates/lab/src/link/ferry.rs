@@ -36,6 +36,10 @@ pub struct Stats {
     pub bytes: u64,
     /// Packets lost on purpose or dropped by a full queue.
     pub dropped: u64,
+    /// Those dropped by a full queue.
+    pub overflowed: u64,
+    /// Bytes that the interfaces sent: delivered, lost and dropped.
+    pub sent_bytes: u64,
     /// Packets that the far interface rejected.
     pub refused: u64,
     /// Packets delivered more than a millisecond after their time.
@@ -202,7 +206,7 @@ impl Crossing {
     /// Reads the packets that an interface sends.
     fn take(&mut self, index: usize) {
         let port = &mut self.ports[index];
-        let dropped = port.queue.dropped();
+        let before = port.queue.counts();
         // A fast sender at one interface must not delay due packets of the others.
         for _ in 0..BATCH {
             // An error means that there are no more packets for now, or that the interface is down.
@@ -212,8 +216,12 @@ impl Crossing {
             port.queue
                 .push(self.began.elapsed(), self.buffer[..bytes].to_vec());
         }
-        let dropped = port.queue.dropped() - dropped;
-        self.counted(|stats| stats.dropped += dropped);
+        let after = port.queue.counts();
+        self.counted(|stats| {
+            stats.dropped += after.dropped - before.dropped;
+            stats.overflowed += after.overflowed - before.overflowed;
+            stats.sent_bytes += after.bytes - before.bytes;
+        });
     }
 
     /// Writes the packets that are due.

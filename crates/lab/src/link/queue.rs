@@ -72,8 +72,27 @@ impl Rate {
 pub(super) struct Queue {
     properties: Properties,
     waiting: VecDeque<(Duration, Vec<u8>)>,
-    dropped: u64,
+    counts: Counts,
     seed: u64,
+}
+
+/// What a direction has been given so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Bytes of all packets.
+    pub(super) bytes: u64,
+    /// Packets lost or dropped.
+    pub(super) dropped: u64,
+    /// Those dropped by a full queue.
+    pub(super) overflowed: u64,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives(Duration),
+    Lost,
+    Overflows,
 }
 
 /// How a direction treats packets, in this order.
@@ -103,17 +122,16 @@ impl Properties {
         }
     }
 
-    /// When a packet of `bytes` arrives at the other end; `None` when it is lost. `now` never
-    /// decreases.
-    fn pass(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
+    /// When a packet of `bytes` arrives at the other end, if it does. `now` never decreases.
+    fn pass(&mut self, now: Duration, bytes: usize) -> Fate {
         if self.loss.as_mut().is_some_and(Loss::loses) {
-            return None;
+            return Fate::Lost;
         }
         let sent = self
             .rate
             .as_mut()
-            .map_or(Some(now), |rate| rate.pass(now, bytes))?;
-        Some(sent + self.delay)
+            .map_or(Some(now), |rate| rate.pass(now, bytes));
+        sent.map_or(Fate::Overflows, |sent| Fate::Arrives(sent + self.delay))
     }
 }
 
@@ -123,7 +141,7 @@ impl Queue {
         Self {
             properties: Properties::new(emulation, seed),
             waiting: VecDeque::new(),
-            dropped: 0,
+            counts: Counts::default(),
             seed,
         }
     }
@@ -141,9 +159,12 @@ impl Queue {
             None => vec![packet],
         };
         for part in parts {
-            match self.properties.pass(now, part.len()) {
-                Some(due) => self.waiting.push_back((due, part)),
-                None => self.dropped += 1,
+            let fate = self.properties.pass(now, part.len());
+            self.counts.bytes += part.len() as u64;
+            self.counts.overflowed += u64::from(fate == Fate::Overflows);
+            match fate {
+                Fate::Arrives(due) => self.waiting.push_back((due, part)),
+                Fate::Lost | Fate::Overflows => self.counts.dropped += 1,
             }
         }
     }
@@ -163,9 +184,9 @@ impl Queue {
         self.waiting.front().map(|(due, _)| *due)
     }
 
-    /// Packets lost or dropped so far.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped
+    /// What it has been given so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
     }
 }
 
@@ -231,12 +252,12 @@ mod tests {
         for _ in 0..5 {
             queue.push(Duration::ZERO, vec![0; 1000]);
         }
-        assert_eq!(queue.dropped(), 2);
+        assert_eq!(queue.counts().dropped, 2);
         // Half a millisecond later half a packet has left: a small one fits again, a large one does
         // not.
         queue.push(MS / 2, vec![0; 1000]);
         queue.push(MS / 2, vec![0; 500]);
-        assert_eq!(queue.dropped(), 3);
+        assert_eq!(queue.counts().dropped, 3);
         assert_eq!(due_times(&mut queue).len(), 4);
     }
 
@@ -264,9 +285,9 @@ mod tests {
             );
             (0..100_000)
                 .filter(|_| {
-                    let before = queue.dropped();
+                    let before = queue.counts().dropped;
                     queue.push(Duration::ZERO, Vec::new());
-                    queue.dropped() > before
+                    queue.counts().dropped > before
                 })
                 .collect::<Vec<_>>()
         };
@@ -299,6 +320,6 @@ mod tests {
         for _ in 0..10 {
             queue.push(Duration::ZERO, vec![0; 1000]);
         }
-        assert_eq!((queue.dropped(), queue.next_wake()), (10, None));
+        assert_eq!((queue.counts().dropped, queue.next_wake()), (10, None));
     }
 }

@@ -4,14 +4,19 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::policy::SideOptions;
+use crate::policy::{OWN_CONGESTION, SideOptions};
 
 /// Initial size of a send buffer, in bytes; the kernel doubles it.
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
+/// Used where the kernel does not take [`OWN_CONGESTION`].
+const INSTEAD_OF_OWN: &str = "bbr";
+/// The kernel has one list of congestion controls, so this is one of the process.
+static OWN_CONGESTION_NAME: OnceLock<String> = OnceLock::new();
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 pub(super) const SO_BUF_LOCK: i32 = 72;
 
@@ -27,7 +32,7 @@ pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
 pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     let socket = SockRef::from(fd);
     if let Some(name) = &options.congestion {
-        socket.set_tcp_congestion(name.as_bytes())?;
+        set_congestion(&socket, name)?;
     }
     if let Some(bytes) = options.send_buffer_bytes {
         socket.set_send_buffer_size(bytes as usize)?;
@@ -36,6 +41,24 @@ pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Resul
         socket.set_recv_buffer_size(bytes as usize)?;
     }
     Ok(())
+}
+
+fn set_congestion(socket: &SockRef<'_>, name: &str) -> io::Result<()> {
+    if name != OWN_CONGESTION {
+        return socket.set_tcp_congestion(name.as_bytes());
+    }
+    if let Some(name) = OWN_CONGESTION_NAME.get() {
+        return socket.set_tcp_congestion(name.as_bytes());
+    }
+    // A kernel that has neither keeps its default.
+    let _ = socket.set_tcp_congestion(INSTEAD_OF_OWN.as_bytes());
+    Ok(())
+}
+
+/// Sets the name under which the kernel knows [`OWN_CONGESTION`]. Sockets before the first call get
+/// BBR; later calls change nothing.
+pub fn set_own_congestion(name: &str) {
+    OWN_CONGESTION_NAME.get_or_init(|| name.to_owned());
 }
 
 /// Applies the settings that matter once a socket has more to send than the kernel takes at once,

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Registers the congestion control of hops (`struct tcp_congestion_ops`) with the kernel.
+//!
+//! The name is the process's own: the kernel has one list of them for all network namespaces, and a
+//! node must not end with the process of another. It lasts as long as the link is open; connections
+//! that use it keep it until they end.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process;
+
+use crate::error::Error;
+use crate::kernel_types::{Field, KernelTypes, Structure};
+use crate::object::Program;
+use crate::objects::congestion::{self, program};
+use crate::sys::{self, MapLayout};
+
+/// `BPF_MAP_TYPE_STRUCT_OPS`; `BPF_F_LINK` (Linux 6.4); `BPF_STRUCT_OPS`
+const STRUCT_OPS_MAP: u32 = 26;
+const LINKED: u32 = 1 << 13;
+const STRUCT_OPS: u32 = 44;
+/// `TCP_CONG_NON_RESTRICTED`: workers have no capabilities.
+const NON_RESTRICTED: u32 = 1;
+/// `TCP_CA_NAME_MAX`
+const NAME_BYTES: usize = 16;
+/// The structure of the kernel, and that which user space fills in.
+const OPERATIONS: &str = "tcp_congestion_ops";
+const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
+
+/// A congestion control in the kernel.
+#[derive(Debug)]
+pub struct Congestion {
+    name: String,
+    _map: OwnedFd,
+    _link: OwnedFd,
+}
+
+impl Congestion {
+    /// Loads the programs and registers them. Needs Linux 6.4 with type information.
+    ///
+    /// # Errors
+    /// [`Error::KernelTypes`], [`Error::Load`], [`Error::Map`], [`Error::Register`].
+    pub fn register() -> Result<Self, Error> {
+        let types = KernelTypes::of_kernel()?;
+        let operations = types.structure(OPERATIONS)?;
+        let programs = load(&types, &operations)?;
+        // The kernel allows no hyphen. Process numbers have up to 22 bits, and 5 digits fit.
+        let name = format!("posthaste_{:x}", process::id() & 0xf_ffff);
+        let value = types.structure(VALUE)?;
+        let filled = fill_in(&operations, &value, &programs, &name)?;
+        let (map, link) = register(&value, &filled)?;
+        Ok(Self {
+            name,
+            _map: map,
+            _link: link,
+        })
+    }
+
+    /// Its name for `TCP_CONGESTION`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Loads the programs, each with the field that it is for.
+fn load(types: &KernelTypes, operations: &Structure<'_>) -> Result<Vec<(Field, Program)>, Error> {
+    let control = operations.field("cong_control")?;
+    let control_program = match types.parameters(control) {
+        Some(2) => program::CONTROL_OF_TWO,
+        _ => program::CONTROL_OF_FOUR,
+    };
+    let fields = [
+        ("init", program::START),
+        ("release", program::RELEASE),
+        ("cong_control", control_program),
+        ("cwnd_event", program::ON_EVENT),
+        ("ssthresh", program::SSTHRESH),
+        ("undo_cwnd", program::UNDO_WINDOW),
+    ];
+    let object = &congestion::OBJECT;
+    let own = object.load_types()?;
+    let maps = (0..object.maps.len()).map(|map| object.make(map, None));
+    let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+    let settings = offsets(types)?.in_order();
+    let each = fields.into_iter().map(|(name, number)| {
+        let field = operations.field(name)?;
+        let place = (field.index, operations.id);
+        let loaded = object.load_as(number, place, &own, &maps, &settings)?;
+        Ok((field, loaded))
+    });
+    each.collect()
+}
+
+/// Where the fields are that the programs use.
+fn offsets(types: &KernelTypes) -> Result<congestion::Settings, Error> {
+    let tcp = types.structure("tcp_sock")?;
+    let connection = types.structure("inet_connection_sock")?;
+    let sock = types.structure("sock")?;
+    let common = types.structure("sock_common")?;
+    let sample = types.structure("rate_sample")?;
+    // Each of the first four structures begins with the next.
+    Ok(congestion::Settings {
+        private: connection.field("icsk_ca_priv")?.offset,
+        snd_cwnd: tcp.field("snd_cwnd")?.offset,
+        snd_ssthresh: tcp.field("snd_ssthresh")?.offset,
+        mss_cache: tcp.field("mss_cache")?.offset,
+        packets_out: tcp.field("packets_out")?.offset,
+        write_seq: tcp.field("write_seq")?.offset,
+        snd_nxt: tcp.field("snd_nxt")?.offset,
+        pacing_rate: sock.field("sk_pacing_rate")?.offset,
+        pacing_status: sock.field("sk_pacing_status")?.offset,
+        family: common.field("skc_family")?.offset,
+        daddr: common.field("skc_daddr")?.offset,
+        v6_daddr: common.field("skc_v6_daddr")?.offset,
+        acked_sacked: sample.field("acked_sacked")?.offset,
+        rtt_us: sample.field("rtt_us")?.offset,
+        losses: sample.field("losses")?.offset,
+        prior_in_flight: sample.field("prior_in_flight")?.offset,
+    })
+}
+
+/// The structure as the kernel wants it: numbers of programs at the places of functions.
+fn fill_in(
+    operations: &Structure<'_>,
+    value: &Structure<'_>,
+    programs: &[(Field, Program)],
+    name: &str,
+) -> Result<Vec<u8>, Error> {
+    let mut filled = vec![0; whole(value.bytes)];
+    let start = whole(value.field("data")?.offset);
+    let mut put = |field: Field, bytes: &[u8]| {
+        let at = start + whole(field.offset);
+        filled[at..at + bytes.len()].copy_from_slice(bytes);
+    };
+    for (field, program) in programs {
+        let fd = i64::from(program.as_fd().as_raw_fd());
+        put(*field, &fd.to_ne_bytes());
+    }
+    put(operations.field("flags")?, &NON_RESTRICTED.to_ne_bytes());
+    debug_assert!(name.len() < NAME_BYTES, "{name}");
+    put(operations.field("name")?, name.as_bytes());
+    Ok(filled)
+}
+
+/// Registers the structure, for as long as both descriptors are open.
+fn register(value: &Structure<'_>, filled: &[u8]) -> Result<(OwnedFd, OwnedFd), Error> {
+    let layout = MapLayout {
+        kind: STRUCT_OPS_MAP,
+        key_bytes: 4,
+        value_bytes: value.bytes,
+        entries: 1,
+        flags: LINKED,
+    };
+    let types = congestion::OBJECT.load_types()?;
+    let map = sys::create_map_of_kernel("congestion", layout, types.as_fd(), value.id);
+    let map = map.map_err(Error::map("create", "congestion"))?;
+    let written = sys::update(map.as_fd(), &0_u32.to_ne_bytes(), filled);
+    written.map_err(Error::map("write", "congestion"))?;
+    let link = sys::link(map.as_fd(), 0, STRUCT_OPS);
+    let link = link.map_err(|source| Error::Register { source })?;
+    Ok((map, link))
+}
+
+fn whole(number: u32) -> usize {
+    usize::try_from(number).expect("32 bits fit")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::thread;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    /// What arrives of bytes that a socket with this congestion control sends over loopback.
+    fn transfer(listener: &TcpListener, name: &str, bytes: usize) -> usize {
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        SockRef::from(&sender)
+            .set_tcp_congestion(name.as_bytes())
+            .unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        let sending = thread::spawn(move || sender.write_all(&vec![7; bytes]).unwrap());
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).unwrap();
+        sending.join().unwrap();
+        assert!(received.iter().all(|byte| *byte == 7));
+        received.len()
+    }
+
+    #[test]
+    fn registered_while_held() {
+        let congestion = Congestion::register().unwrap();
+        let name = congestion.name().to_owned();
+        let listeners = [
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+            TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap(),
+        ];
+        for listener in &listeners {
+            for _ in 0..3 {
+                assert_eq!(transfer(listener, &name, 5_000_000), 5_000_000);
+            }
+        }
+        drop(congestion);
+        let socket = TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap();
+        let refused = SockRef::from(&socket).set_tcp_congestion(name.as_bytes());
+        assert!(refused.is_err());
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The network of one subject: `client -- node 0 == long link == node 1 -- server`.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::loads::{Load, Outcome};
+use super::{Args, Path, Subject};
+use crate::chain::{self, Chain, Member};
+use crate::content::Received;
+use crate::link::{Link, Stats};
+use crate::network::{Family, Network};
+use crate::node::Node;
+use crate::transfer::{Server, exchange};
+use crate::{load, socket, stats, threads};
+
+/// One way.
+const DELAY: Duration = Duration::from_millis(50);
+pub(super) const RTT: Duration = Duration::from_millis(100);
+const PORT: u16 = 8001;
+/// The only emulated link.
+pub(super) const LONG: usize = 0;
+/// Warm hops that each worker keeps: all flows of a load may reach one worker.
+const POOL: u16 = 80;
+/// Bound on one transfer.
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
+/// How long transfers run before another is timed beside them, and between two of those.
+const LEAD: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(200);
+/// Transfers that are timed beside others, in a round.
+const BESIDE: u32 = 5;
+/// What a path learns from: as long as slow start takes, and some.
+const WARM_UP_BYTES: u64 = 20_000_000;
+
+/// The parts of a subject. Dropped in the order of its fields.
+#[derive(Debug)]
+pub(super) struct Bed {
+    pub(super) subject: Subject,
+    path: Path,
+    nodes: Vec<Node>,
+    chain: Chain,
+    _server: Server,
+    pub(super) network: Network,
+}
+
+/// The long link at a rate in Mbit/s, with the queue of `queue_rate`.
+pub(super) fn long_link(rate: u32, queue_rate: u32, loss: f64) -> Link {
+    let bits = u64::from(rate) * 1_000_000;
+    let queue = u64::from(queue_rate) * 1_000_000 / 8 * u64::from(RTT.subsec_millis()) / 1000;
+    let link = Link::delay(DELAY).rate(bits).queue(queue);
+    link.loss(loss / 100.0)
+}
+
+impl Bed {
+    pub(super) fn build(args: &Args, subject: Subject, path: Path) -> Result<Self> {
+        let link = long_link(path.rate, path.rate, path.loss);
+        let builder = Network::line([Link::Veth, link, Link::Veth]).seed(args.common.seed);
+        let network = builder.congestion(subject.congestion_of_ends()).build()?;
+        for host in [network.client(), network.server()] {
+            chain::prepare(host)?;
+        }
+        let server = Server::start(network.server(), PORT, subject.congestion_of_ends())?;
+        let member = |node| Member {
+            listener: network.node_address(node, Family::V4),
+            source_addresses: network.calling_address(node, Family::V4),
+        };
+        let chain = Chain {
+            nodes: (0..2).map(member).collect(),
+            pool: POOL,
+            congestion: subject.congestion().to_owned(),
+        };
+        let places = if subject.is_direct() { 0..0 } else { 0..2 };
+        let nodes = places.map(|place| {
+            chain::prepare(network.node(place))?;
+            let node = Node::builder(network.node(place), args.binary.find()?);
+            node.config(&chain.config(place)).start()
+        });
+        Ok(Self {
+            subject,
+            path,
+            nodes: nodes.collect::<Result<_>>()?,
+            chain,
+            _server: server,
+            network,
+        })
+    }
+
+    /// Lets the subject learn the path, and fills its pools.
+    pub(super) fn warm_up(&self) -> Result<()> {
+        self.ready()?;
+        self.fetch(WARM_UP_BYTES, || false).map(drop)
+    }
+
+    /// Waits until all hops are warm.
+    fn ready(&self) -> Result<()> {
+        if !self.nodes.is_empty() {
+            self.chain.wait_until_full(&self.nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a load once.
+    pub(super) fn run(&self, load: Load) -> Result<Outcome> {
+        self.ready()?;
+        let before = (self.network.stats(), self.cpu()?);
+        let (seconds, bytes) = match load.beside {
+            None => self.at_once(load)?,
+            Some(others) => self.beside(load, *others)?,
+        };
+        let after = (self.network.stats(), self.cpu()?);
+        let sent = |stats: &Stats| stats.sent_bytes;
+        Ok(Outcome {
+            seconds,
+            wire: (sent(&after.0) - sent(&before.0)) as f64 / bytes as f64,
+            drops: (after.0.overflowed - before.0.overflowed) as f64,
+            cpu: (after.1 - before.1).as_secs_f64() / (bytes as f64 / 1e9),
+        })
+    }
+
+    /// CPU time of both nodes so far.
+    fn cpu(&self) -> Result<Duration> {
+        self.nodes.iter().map(Node::cpu).sum()
+    }
+
+    /// The mean time of the flows of a load, and their bytes.
+    fn at_once(&self, load: Load) -> Result<(f64, u64)> {
+        let all = threads::at_once(load.flows, |_| self.fetch(load.bytes, || false));
+        let all = all.into_iter().collect::<Result<Vec<_>>>()?;
+        let times: Vec<f64> = all.iter().map(|(time, _)| time.as_secs_f64()).collect();
+        let mean = stats::mean(&times).unwrap_or(0.0);
+        Ok((mean, load.bytes * u64::from(load.flows)))
+    }
+
+    /// The mean time of a load beside others, and the bytes of all.
+    fn beside(&self, load: Load, others: Load) -> Result<(f64, u64)> {
+        let is_over = AtomicBool::new(false);
+        let over = || is_over.load(Ordering::Relaxed);
+        thread::scope(|scope| {
+            let fetch_others =
+                || threads::at_once(others.flows, |_| self.fetch(others.bytes, over));
+            let running = scope.spawn(fetch_others);
+            thread::sleep(LEAD);
+            let timed = (0..BESIDE).map(|_| {
+                thread::sleep(PAUSE);
+                ensure!(!running.is_finished(), "the others ended too early");
+                Ok(self.fetch(load.bytes, || false)?.0.as_secs_f64())
+            });
+            let timed = timed.collect::<Result<Vec<f64>>>();
+            is_over.store(true, Ordering::Relaxed);
+            let others = threads::join(running)
+                .into_iter()
+                .collect::<Result<Vec<_>>>()?;
+            let others: u64 = others.iter().map(|(_, bytes)| bytes).sum();
+            let mean = stats::mean(&timed?).unwrap_or(0.0);
+            Ok((mean, others + load.bytes * u64::from(BESIDE)))
+        })
+    }
+
+    /// Fetches from the server until `is_over`, checks every byte. The time and the bytes.
+    pub(super) fn fetch(
+        &self,
+        bytes: u64,
+        is_over: impl Fn() -> bool + Sync,
+    ) -> Result<(Duration, u64)> {
+        let mut last = 0;
+        let time = self.fetch_watched(bytes, |_, so_far| {
+            last = so_far;
+            is_over()
+        })?;
+        Ok((time, last))
+    }
+
+    /// Likewise, and calls `watch` with the time and the bytes so far at each arrival.
+    pub(super) fn fetch_watched(
+        &self,
+        bytes: u64,
+        mut watch: impl FnMut(Instant, u64) -> bool + Send,
+    ) -> Result<Duration> {
+        let target = SocketAddr::new(self.network.server_address(Family::V4), PORT);
+        let object = load::Request::Object(bytes).encode();
+        let mut received = Received::of(bytes);
+        let timing = self.network.client().run_in(|| {
+            exchange(socket::toward(target)?, target, &object, DEADLINE, |part| {
+                let so_far = received.take(part)?;
+                Ok(watch(Instant::now(), so_far) || part.is_empty())
+            })
+        })?;
+        Ok(timing.complete)
+    }
+
+    /// Changes the rate of the long link, and nothing else.
+    pub(super) fn change_rate(&self, rate: u32) -> Result<()> {
+        self.network
+            .change(LONG, long_link(rate, self.path.rate, self.path.loss))
+    }
+}
+
+impl Subject {
+    /// The congestion control of client and server: next to the nodes it has nothing to do.
+    fn congestion_of_ends(self) -> &'static str {
+        if self.is_direct() {
+            self.congestion()
+        } else {
+            "cubic"
+        }
+    }
+}
