@@ -460,12 +460,20 @@ impl Endpoint {
         Some(Stream { connection, id })
     }
 
-    /// Reports the events of a stream with another tag.
+    /// Reports the events of a stream with another tag. The first reports that it may be ready, as
+    /// epoll does of a new descriptor: an event with the former tag may be lost.
     pub fn set_tag(&mut self, stream: Stream, tag: u64) {
         let conn = self.conn_mut(stream.connection);
-        if let Some(local) = conn.and_then(|conn| conn.streams.get_mut(&stream.id)) {
-            local.tag = Some(tag);
-        }
+        let Some(local) = conn.and_then(|conn| conn.streams.get_mut(&stream.id)) else {
+            return;
+        };
+        local.tag = Some(tag);
+        let ready = Ready {
+            readable: true,
+            writable: true,
+            failed: false,
+        };
+        self.events.push_back(Event::Ready { tag, ready });
     }
 
     /// Reads into `buffer`; returns 0 at the end of the stream.
