@@ -256,3 +256,32 @@ fn idle_connection_stays_usable() {
     assert!(network.ends[0].is_usable(network.dialed, network.now));
     assert!(!network.is_lost(0) && !network.is_lost(1));
 }
+
+/// Bytes that came with those that were read wait for an event: it has the stream's new tag.
+#[test]
+fn stream_with_another_tag_is_ready() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let stream = network.ends[0].open(network.dialed, 7).unwrap();
+    network.ends[0].write(stream, b"first, second").unwrap();
+    let opened = |network: &Network| {
+        network.events[1].iter().find_map(|event| match event {
+            Event::Opened { stream, .. } => Some(*stream),
+            _ => None,
+        })
+    };
+    network.run_until("opened", |network| opened(network).is_some());
+    let accepted = opened(&network).unwrap();
+    let mut buffer = [0; 5];
+    let acceptor = &mut network.ends[1];
+    assert_eq!(acceptor.read(accepted, &mut buffer).unwrap(), 5);
+    while acceptor.poll_event().is_some() {}
+    acceptor.set_tag(accepted, 9);
+    let event = acceptor.poll_event();
+    assert!(
+        matches!(event, Some(Event::Ready { tag: 9, ready }) if ready.readable),
+        "{event:?}"
+    );
+    assert_eq!(acceptor.read(accepted, &mut buffer).unwrap(), 5);
+    assert_eq!(&buffer, b", sec");
+}
