@@ -38,6 +38,9 @@ fuzz_target!(|bytes: &[u8]| ENDPOINT.with_borrow_mut(|endpoint| {
         while endpoint.poll_transmit(1, &mut buffer, NOW).is_some() {}
     }
     while let Some(event) = endpoint.poll_event() {
-        assert!(matches!(event, Event::Lost { was_up: false, .. }), "{event:?}");
+        assert!(
+            matches!(event, Event::Lost { was_up: false, .. }),
+            "{event:?}"
+        );
     }
 }));

@@ -33,15 +33,18 @@ fn member(network: &Network, node: usize, family: Family) -> String {
 
 /// The congestion controls of the first node's sockets, as `ss` lists them.
 fn controls(network: &Network) -> String {
-    let mut ss = network.node(0).command("ss").unwrap();
-    let listed = ss.args(["-tinH", "state", "established"]).output().unwrap();
+    let mut ss = network.node(0).command("ss").expect("an open namespace");
+    let listed = ss.args(["-tinH", "state", "established"]).output();
+    let listed = listed.expect("ss runs");
     String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 /// Both directions at once, more than buffers hold, every byte compared.
 fn exchange(network: &Network) {
     let listener = listen(network.server(), PORT);
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at ^ at >> 8) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u32)
+        .map(|at| (at ^ at >> 8).to_le_bytes()[0])
+        .collect();
     let pair = Pair::open(network, Family::V4, &listener);
     let ends = [&pair.client, &pair.server];
     thread::scope(|scope| {
