@@ -74,3 +74,22 @@ fn path_gets_a_smaller_mtu() {
         });
     }
 }
+
+/// The relay has left, so that the ends alone learn the path MTU. The numbers in the ICMP errors are
+/// tested with the programs: one kernel numbers both connections alike, so wrong ones may fit here.
+#[test]
+fn handed_over_flow_learns_a_smaller_mtu() {
+    for family in Family::ALL {
+        let network = line();
+        let place = Place::new();
+        let node = place.start_with(network.node(0), CONFIG);
+        let listener = listen(network.server(), PORT);
+        let transfer = hand_over(&network, &node, &listener, family, &|| {});
+        for (host, interface) in [(network.node(0), "s0"), (network.server(), "c0")] {
+            host.ip(&format!("link set {interface} mtu 1300")).unwrap();
+        }
+        thread::sleep(Duration::from_secs(2));
+        transfer.expect_progress(0);
+        transfer.finish();
+    }
+}

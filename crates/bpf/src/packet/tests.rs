@@ -279,6 +279,33 @@ fn random_segments_are_translated_as_by_the_reference() {
     }
 }
 
+/// An ICMP error quotes a segment of the client as the server's connection has it. The client of a
+/// flow that was relayed gets the number that it sent; else the two are the same.
+#[test]
+fn errors_quote_the_clients_numbers() {
+    let programs = Programs::load();
+    let mut rng = Rng::new(11);
+    for case in 0..CASES / 10 {
+        let ipv6 = rng.once_in(2);
+        let mut segment = segment(&mut rng, ipv6);
+        segment.corrupted = false;
+        segment.payload.truncate(536);
+        let (key, source_is_second) = segment.key();
+        let entry = flow(&mut rng, source_is_second);
+        let flows = &programs.maps[map::PACKET_FLOWS];
+        flows.update(bytes(&key), bytes(&entry)).unwrap();
+        let (verdict, frame) = programs.run(1, &segment.too_big());
+        assert_eq!(verdict, NEXT, "{case}: {segment:?}");
+        let back = Shift {
+            seq: entry.client_seq_delta.wrapping_neg(),
+            ..Shift::default()
+        };
+        let expected = segment.translated(&back);
+        assert_eq!(frame, expected.too_big(), "{case}: {segment:?}, {entry:?}");
+        flows.delete(bytes(&key)).unwrap();
+    }
+}
+
 /// What the other end has acknowledged is counted, wherever the numbers are.
 fn assert_counted(
     after: &types::packet_flow,

@@ -94,6 +94,35 @@ impl Segment {
         frame
     }
 
+    /// An ICMP error to its sender that quotes it: a packet was too big (RFC 1191, RFC 8201).
+    pub(super) fn too_big(&self) -> Vec<u8> {
+        const NEXT_MTU: [u8; 2] = [5, 20];
+        let quoted = &self.frame()[14..];
+        let router = vec![0x21; self.source.len()];
+        let mut frame = vec![0; 12];
+        if self.source.len() == 4 {
+            let mut icmp = [&[3, 4, 0, 0, 0, 0], &NEXT_MTU[..], quoted].concat();
+            let check = checksum(&icmp).to_be_bytes();
+            icmp[2..4].copy_from_slice(&check);
+            let total = u16::try_from(20 + icmp.len()).unwrap().to_be_bytes();
+            let mut ip = vec![0x45, 0, total[0], total[1], 0, 9, 0, 0, 61, 1, 0, 0];
+            ip.extend([router, self.source.clone()].concat());
+            let check = checksum(&ip).to_be_bytes();
+            ip[10..12].copy_from_slice(&check);
+            frame.extend([8, 0]);
+            frame.extend([ip, icmp].concat());
+        } else {
+            let mut icmp = [&[2, 0, 0, 0, 0, 0], &NEXT_MTU[..], quoted].concat();
+            let length = u32::try_from(icmp.len()).unwrap().to_be_bytes();
+            let ends = [router, self.source.clone()].concat();
+            let pseudo = [&ends[..], &length, &[0, 0, 0, 58], &icmp].concat();
+            icmp[2..4].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, length[2], length[3], 58, 61]);
+            frame.extend([ends, icmp].concat());
+        }
+        frame
+    }
+
     fn tcp(&self) -> Vec<u8> {
         let mut tcp = self.ports.map(u16::to_be_bytes).concat();
         tcp.extend(self.seq.to_be_bytes());
