@@ -136,8 +136,8 @@ fn available(args: &Args, record: &mut Record) -> Result<Vec<Subject>> {
                 }
                 found.push(*subject);
             }
-            Err(_) => {
-                let what = format!("Missing: {}. `make setup-bench` installs it.", subject.name);
+            Err(error) => {
+                let what = format!("Missing: {}: {error:#}.", subject.name);
                 eprintln!("compare: {what}");
                 record.remarks.push(what);
             }

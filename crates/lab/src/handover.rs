@@ -9,17 +9,16 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::chart::{Across, Chart, Curve};
 use crate::link::Link;
 use crate::network::{Family, Network};
-use crate::node::{Binary, Node};
+use crate::node::{Binary, Node, require_bpf_file_system};
 use crate::record::{Common, Record};
 use crate::rng::Rng;
 use crate::target::{Bound, Target};
@@ -90,15 +89,7 @@ fn left(node: &Node) -> Result<u64> {
 
 /// Runs the experiment, prints its table, writes record and chart. Fails when a goal is missed.
 pub fn run(args: &Args) -> Result<()> {
-    let pins = Path::new("/sys/fs/bpf");
-    let mounts = std::fs::read_to_string("/proc/self/mounts").context("read the mounts")?;
-    ensure!(
-        mounts
-            .lines()
-            .any(|line| line.split(' ').nth(1) == pins.to_str() && line.contains(" bpf ")),
-        "no BPF file system is mounted at {}: without one no relay leaves",
-        pins.display()
-    );
+    require_bpf_file_system()?;
     let mut record = Record::start("handover", args.common.seed);
     record.parameter("node", args.binary.version()?);
     record.parameter("connections", args.connections);

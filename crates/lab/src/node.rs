@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use serde_json::Value;
 
 use crate::netns::Namespace;
@@ -22,6 +23,9 @@ const PROGRAM: &str = "posthaste";
 
 /// The name of a node's configuration file, in a directory of its own.
 const CONFIG_FILE: &str = "node.toml";
+
+/// Where a BPF file system is usually mounted.
+const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 
 /// Bound on the time until a node is ready; far longer than it should take.
 const READY: Duration = Duration::from_secs(30);
@@ -260,6 +264,17 @@ fn find_number(value: &Value, name: &str) -> Option<u64> {
 
 fn socket_in(directory: &Path) -> PathBuf {
     directory.join("admin.sock")
+}
+
+/// Fails without a BPF file system, where a node keeps flows that outlive it. Without one it relays
+/// by sockets, unless a rule demands the packet path.
+pub(crate) fn require_bpf_file_system() -> Result<()> {
+    let kind = statfs(BPF_FILE_SYSTEM).context("look at the BPF file system")?;
+    ensure!(
+        kind.filesystem_type() == BPF_FS_MAGIC,
+        "no BPF file system is mounted at {BPF_FILE_SYSTEM}"
+    );
+    Ok(())
 }
 
 /// Which product program to run.

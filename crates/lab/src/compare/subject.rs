@@ -13,11 +13,12 @@ mod posthaste;
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::site::{Running, Site};
 use super::targets::{DIRECT, FORWARDING, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
+use crate::node::require_bpf_file_system;
 
 /// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(super) struct Subject {
     pub(super) program: Option<&'static str>,
     /// Whether it differs from the others only with large transfers.
     pub(super) bulk_only: bool,
+    /// Whether its flows outlive the process, for which a BPF file system is needed.
+    pinned: bool,
     prepare: fn(&Network) -> Result<()>,
     start: Start,
 }
@@ -107,6 +110,12 @@ pub(super) const ALL: &[Subject] = &[
         "posthaste, accept early, multipath convert",
         posthaste::multipath,
     ),
+    transparent(
+        "posthaste-auto",
+        "posthaste, data_path auto",
+        posthaste::auto,
+    )
+    .pinned(),
     transparent(PACKET, "posthaste, data_path packet", posthaste::packet),
     transparent(
         PACKET_MASQUERADING,
@@ -143,6 +152,7 @@ const fn reference(name: &'static str, what: &'static str, start: Start) -> Subj
         nodes: 1,
         program: None,
         bulk_only: false,
+        pinned: false,
         prepare: |_| Ok(()),
         start,
     }
@@ -176,6 +186,11 @@ impl Subject {
         self
     }
 
+    const fn pinned(mut self) -> Self {
+        self.pinned = true;
+        self
+    }
+
     const fn prepares(mut self, prepare: fn(&Network) -> Result<()>) -> Self {
         self.prepare = prepare;
         self
@@ -196,13 +211,19 @@ impl Subject {
         self.mode != Mode::Reference && self.program.is_none()
     }
 
-    /// The version of its program; an error if that is missing.
+    /// The version of its program; an error if that or what it needs is missing.
     pub(super) fn version(&self) -> Result<Option<String>> {
+        if self.pinned {
+            require_bpf_file_system()?;
+        }
         let Some(program) = self.program else {
             return Ok(None);
         };
         // Both HAProxy and nginx print their version for it, one on stdout, the other on stderr.
-        let output = Command::new(program).arg("-v").output()?;
+        let output = Command::new(program)
+            .arg("-v")
+            .output()
+            .context("`make setup-bench` installs it")?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         Ok(Some(text.lines().next().unwrap_or_default().to_owned()))

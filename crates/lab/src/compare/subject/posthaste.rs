@@ -41,6 +41,11 @@ pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\ndata_path = \"packet\"\n")
 }
 
+/// The default data path, of which the first connections teach the length of answers.
+pub(super) fn auto(site: &Site<'_>) -> Result<Running> {
+    transparent(site, "[defaults]\ndata_path = \"auto\"\n")
+}
+
 fn transparent(site: &Site<'_>, tables: &str) -> Result<Running> {
     let config = head(site) + tables;
     Ok(running(node(site, 0, &config)?, site.server(), config))
