@@ -36,8 +36,10 @@ static __always_inline bool join(void *sk, struct path *path)
 	/* The time before is none of a window's. */
 	if (__sync_fetch_and_add(&path->flows, 1) <= 0) {
 		open_window(path, now);
-		path->scale = SCALE;
+		path->scale = least_scale(path);
 		path->free = 0;
+		if (now >= path->drain_ns)
+			rest(path, now);
 	}
 	return true;
 }
@@ -75,7 +77,7 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 		most = most > WINDOW_FIRST ? most : WINDOW_FIRST;
 		window = window < most ? window : most;
 	}
-	if (path->phase != STEADY) {
+	if (path->phase < STEADY) {
 		/* Slow start, from what is known on. */
 		__u64 most = 3 * window + WINDOW_FIRST;
 		__u64 grown = now + (path->phase == STARTUP ? acked : 0);
@@ -89,7 +91,7 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 	__sync_fetch_and_add(&path->granted, window - GRANTED(sk));
 	GRANTED(sk) = window;
 	/* The queue takes what is above the rate: as much as the window has beyond the path. */
-	window = path->phase == STEADY ? window : 2 * window;
+	window = path->phase < STEADY ? 2 * window : window;
 	FIELD(sk, unsigned long, pacing_rate) = window * USEC_PER_SEC / path->rtt_min_us;
 }
 
@@ -110,12 +112,14 @@ static __always_inline void on_ack(void *sk, void *sample)
 	if (is_limited)
 		path->limited = 1;
 	if (rtt > 0)
-		on_round_trip(path, rtt, is_limited);
+		on_round_trip(path, rtt, is_limited, now);
 	__sync_fetch_and_add(&path->delivered, (__u64)acked * FIELD(sk, __u32, mss_cache));
 	if (losses > 0)
 		__sync_fetch_and_add(&path->lost, (__u64)losses * FIELD(sk, __u32, mss_cache));
 	if (now - path->window_ns >= window_length(path))
 		close_window(path, now);
+	if (path->phase >= STEADY && now >= path->drain_ns)
+		turn_drain(path, now);
 	apply(sk, path, acked, false);
 	if (is_idle(sk))
 		leave(sk, path);

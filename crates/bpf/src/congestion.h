@@ -24,8 +24,21 @@
  * are acknowledged, and another until a larger one has filled the queue.
  */
 #define FREE_WINDOWS 3
-/* The window in percent of what the path holds: a quarter of it waits in the queue. */
+/*
+ * A window without a queue that delivers so many percent of the estimate shows that the path has
+ * become faster: slow start finds the new rate.
+ */
+#define RISING 115
+/*
+ * The window in percent of what the path holds: a quarter of it waits in the queue; three while
+ * another sender keeps the queue filled; and so that the queue empties.
+ */
 #define SCALE 125
+#define SCALE_CONTENDED 180
+#define SCALE_DRAIN 75
+/* Time from one drain to the next, and how long one lasts beyond one and a half round trips. */
+#define DRAIN_INTERVAL_MS 5000
+#define DRAIN_NS 100000000
 /*
  * Likewise, with the first flights of further connections: those that were there first give theirs
  * up when their ACKs come, a round trip later.
@@ -44,7 +57,11 @@
 /* The least of the former estimate that a window leaves, in percent. */
 #define FALL_MOST 60
 
+#define NSEC_PER_MSEC 1000000
 #define INET 2
+
+/* Milliseconds to add to the clock of the programs for that of the host, modulo the interval. */
+SETTING(setting_clock_ms);
 
 SETTING(setting_private);
 SETTING(setting_snd_cwnd);
@@ -72,6 +89,8 @@ enum phase {
 	/* A queue was seen: the next window measures. */
 	HOLD,
 	STEADY,
+	/* Little is sent, so that the queue empties, unless it is another sender's. */
+	DRAIN,
 };
 
 /* A path, by the address at its other end. */
@@ -80,14 +99,21 @@ struct path {
 	__u64 born_ns;
 	/* Bytes per second that it delivers. */
 	__u64 rate;
+	/* The least round trip: of the interval before the last drain and since, and since only. */
 	__u64 rtt_min_us;
+	__u64 rtt_since_us;
+	/* When the next drain begins; during one, when it ends, and the least round trip at its end. */
+	__u64 drain_ns;
+	__u64 drain_rtt_us;
+	/* Windows that began before are not judged: the drain has made them. */
+	__u64 settled_ns;
 	/* The current window: its start, bytes delivered and lost, and the least round trip. */
 	__u64 window_ns;
 	__u64 delivered;
 	__u64 lost;
 	__u64 window_rtt_us;
-	/* Bytes per second of the last window with a queue. */
-	__u64 last;
+	/* Bytes per second of the last two windows with a queue. */
+	__u64 last, before;
 	/* Percent of what the path holds that all connections together have in flight. */
 	__u64 scale;
 	/* Windows without a queue in a row. */
@@ -101,6 +127,8 @@ struct path {
 	/* Whether a connection had its window full in this window. */
 	__u32 limited;
 	__u32 phase;
+	/* Whether another sender's queue was left at the end of the last drain. */
+	__u64 contended;
 };
 
 struct path_key {
@@ -154,6 +182,19 @@ static __always_inline void open_window(struct path *path, __u64 now)
 	path->limited = 0;
 }
 
+/* When the next drain begins, the same for all hosts whose clocks agree. */
+static __always_inline __u64 next_drain(__u64 now)
+{
+	__u64 past = (now / NSEC_PER_MSEC + SET(setting_clock_ms)) % DRAIN_INTERVAL_MS;
+
+	return now + (DRAIN_INTERVAL_MS - past) * NSEC_PER_MSEC;
+}
+
+static __always_inline __u64 least_scale(struct path *path)
+{
+	return path->contended ? SCALE_CONTENDED : SCALE;
+}
+
 /* Bytes on the way while the queue is empty. */
 static __always_inline __u64 held_bytes(struct path *path)
 {
@@ -164,8 +205,9 @@ static __always_inline __u64 held_bytes(struct path *path)
 static __always_inline __u64 share_bytes(struct path *path)
 {
 	__u64 flows = path->flows > 1 ? path->flows : 1;
+	__u64 scale = path->phase == DRAIN ? SCALE_DRAIN : path->scale;
 
-	return held_bytes(path) * path->scale / 100 / flows;
+	return held_bytes(path) * scale / 100 / flows;
 }
 
 /* Bytes that no connection has been granted. */
@@ -176,13 +218,23 @@ static __always_inline __u64 spare_bytes(struct path *path)
 	return spare > 0 ? spare : 0;
 }
 
-static __always_inline void on_round_trip(struct path *path, __u64 us, bool is_limited)
+static __always_inline bool is_queued(struct path *path, __u64 us)
+{
+	return us > path->rtt_min_us + path->rtt_min_us / 4 + 2000;
+}
+
+static __always_inline void on_round_trip(struct path *path, __u64 us, bool is_limited, __u64 now)
 {
 	if (path->rtt_min_us == 0 || us < path->rtt_min_us)
 		path->rtt_min_us = us;
+	if (path->rtt_since_us == 0 || us < path->rtt_since_us)
+		path->rtt_since_us = us;
 	if (path->window_rtt_us == 0 || us < path->window_rtt_us)
 		path->window_rtt_us = us;
-	if (us > path->rtt_min_us + path->rtt_min_us / 4 + 2000)
+	if (path->phase == DRAIN && now + us * NSEC_PER_USEC > path->drain_ns &&
+	    (path->drain_rtt_us == 0 || us < path->drain_rtt_us))
+		path->drain_rtt_us = us;
+	if (is_queued(path, us))
 		path->queued += is_limited;
 	else
 		path->queued = 0;
@@ -190,34 +242,82 @@ static __always_inline void on_round_trip(struct path *path, __u64 us, bool is_l
 		path->phase = HOLD;
 }
 
+/* What the last interval has shown of the round-trip time is all that counts from now on. */
+static __always_inline void end_drain(struct path *path, __u64 now)
+{
+	__u64 least = path->rtt_min_us;
+
+	path->contended = path->drain_rtt_us > least + least / 8 + 2000;
+	if (path->rtt_since_us)
+		path->rtt_min_us = path->rtt_since_us;
+	path->rtt_since_us = 0;
+	path->settled_ns = now + 2 * window_length(path);
+	path->free = 0;
+	if (path->scale < least_scale(path))
+		path->scale = least_scale(path);
+	path->phase = STEADY;
+}
+
+/* The path was idle as a drain was due: it has no queue of ours. */
+static __always_inline void rest(struct path *path, __u64 now)
+{
+	path->drain_ns = next_drain(now);
+	path->contended = 0;
+	if (path->phase == DRAIN)
+		path->phase = STEADY;
+}
+
+/* Begins a drain that is due, or ends it. */
+static __always_inline void turn_drain(struct path *path, __u64 now)
+{
+	bool begins = path->phase == STEADY;
+	__u64 due = path->drain_ns;
+	__u64 next = begins ? now + window_length(path) * 3 / 2 + DRAIN_NS : next_drain(now);
+
+	/* Another CPU may do so as well. */
+	if (__sync_val_compare_and_swap(&path->drain_ns, due, next) != due)
+		return;
+	path->drain_rtt_us = begins ? 0 : path->drain_rtt_us;
+	if (begins)
+		path->phase = DRAIN;
+	else
+		end_drain(path, now);
+}
+
 /* The estimate after a window in which the queue was never empty. */
-static __always_inline void on_busy_window(struct path *path, __u64 rate)
+static __always_inline void on_busy_window(struct path *path, __u64 rate, __u64 now)
 {
 	__u64 least = path->rate * FALL_MOST / 100;
 	__u64 most = rate > path->last ? rate : path->last;
 	__u64 scale;
 
+	most = most > path->before ? most : path->before;
+	path->before = path->last;
 	path->last = rate;
 	path->free = 0;
-	if (path->phase == STEADY)
+	if (path->phase == STEADY) {
 		path->rate = most > least ? most : least;
-	else
+	} else {
 		path->rate = rate;
-	path->phase = STEADY;
-	scale = path->scale * path->rtt_min_us * SCALE / path->window_rtt_us / 100;
+		path->drain_ns = next_drain(now);
+		path->phase = STEADY;
+	}
+	scale = path->scale * path->rtt_min_us * least_scale(path) / path->window_rtt_us / 100;
 	if (scale < path->scale)
-		path->scale = scale > SCALE ? scale : SCALE;
+		path->scale = scale > least_scale(path) ? scale : least_scale(path);
 }
 
 /* And after another one. */
 static __always_inline void on_free_window(struct path *path, __u64 rate)
 {
-	__u64 most = path->flows > 1 ? SCALE * path->flows : SCALE;
+	__u64 most = least_scale(path) * (path->flows > 1 ? path->flows : 1);
 
+	if (path->phase == HOLD || rate * 100 > path->rate * RISING) {
+		path->phase = STARTUP;
+		path->queued = 0;
+	}
 	if (rate > path->rate)
 		path->rate = rate;
-	if (path->phase == HOLD)
-		path->phase = STARTUP;
 	/* Connections that need less than their share leave it to the others. */
 	if (path->limited && ++path->free % FREE_WINDOWS == 0)
 		path->scale += path->scale / 4;
@@ -231,6 +331,7 @@ static __always_inline void close_window(struct path *path, __u64 now)
 	__u64 us = (now - began) / NSEC_PER_USEC;
 	__u64 rtt = path->window_rtt_us;
 	bool was_held = path->phase != STARTUP;
+	bool is_judged = path->phase != DRAIN && began >= path->settled_ns;
 	__u64 rate;
 
 	/* Another CPU may close it as well. */
@@ -238,9 +339,10 @@ static __always_inline void close_window(struct path *path, __u64 now)
 		return;
 	rate = delivered * USEC_PER_SEC / us;
 	/* Connections with little to send show nothing of the path. */
-	if (was_held && path->limited && rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
-		on_busy_window(path, rate);
-	else
+	if (is_judged && was_held && path->limited &&
+	    rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
+		on_busy_window(path, rate, now);
+	else if (is_judged)
 		on_free_window(path, rate);
 	if (delivered + lost > LOSS_BYTES && lost * 100 > (delivered + lost) * LOSS_MOST)
 		path->rate = path->rate * LOSS_FACTOR / 100;

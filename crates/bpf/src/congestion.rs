@@ -7,6 +7,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
 use crate::kernel_types::{Field, KernelTypes, Structure};
@@ -81,7 +84,7 @@ fn load(types: &KernelTypes, operations: &Structure<'_>) -> Result<Vec<(Field, P
     let own = object.load_types()?;
     let maps = (0..object.maps.len()).map(|map| object.make(map, None));
     let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
-    let settings = offsets(types)?.in_order();
+    let settings = settings(types)?.in_order();
     let each = fields.into_iter().map(|(name, number)| {
         let field = operations.field(name)?;
         let place = (field.index, operations.id);
@@ -91,8 +94,26 @@ fn load(types: &KernelTypes, operations: &Structure<'_>) -> Result<Vec<(Field, P
     each.collect()
 }
 
-/// Where the fields are that the programs use.
-fn offsets(types: &KernelTypes) -> Result<congestion::Settings, Error> {
+/// Milliseconds between two moments at which all hosts let the queue drain.
+const DRAIN_INTERVAL_MS: u128 = 5000;
+
+/// What to add to the clock of the programs for that of the host, modulo the interval.
+fn clock_ms() -> Result<u32, Error> {
+    let read = |clock| {
+        let time = clock_gettime(clock).map_err(|source| Error::Register {
+            source: source.into(),
+        })?;
+        Ok(Duration::from(time).as_millis())
+    };
+    let host = read(ClockId::CLOCK_REALTIME)?;
+    let own = read(ClockId::CLOCK_MONOTONIC)?;
+    // The former is the latter and the time of the start, unless somebody set it wrong.
+    let ahead = host.saturating_sub(own) % DRAIN_INTERVAL_MS;
+    Ok(u32::try_from(ahead).expect("below the interval"))
+}
+
+/// Where the fields are that the programs use, and the clock.
+fn settings(types: &KernelTypes) -> Result<congestion::Settings, Error> {
     let tcp = types.structure("tcp_sock")?;
     let connection = types.structure("inet_connection_sock")?;
     let sock = types.structure("sock")?;
@@ -100,6 +121,7 @@ fn offsets(types: &KernelTypes) -> Result<congestion::Settings, Error> {
     let sample = types.structure("rate_sample")?;
     // Each of the first four structures begins with the next.
     Ok(congestion::Settings {
+        clock_ms: clock_ms()?,
         private: connection.field("icsk_ca_priv")?.offset,
         snd_cwnd: tcp.field("snd_cwnd")?.offset,
         snd_ssthresh: tcp.field("snd_ssthresh")?.offset,
