@@ -44,6 +44,14 @@ pub(crate) struct Member {
     pub source_addresses: IpAddr,
 }
 
+/// What carries flows from node to node.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// TCP with this congestion control.
+    Tcp(String),
+    Quic,
+}
+
 /// A chain.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
@@ -51,8 +59,7 @@ pub(crate) struct Chain {
     pub nodes: Vec<Member>,
     /// Warm hops that each worker keeps open to the next node; 0 for cold hops.
     pub pool: u16,
-    /// The congestion control of hops between nodes.
-    pub congestion: String,
+    pub transport: Transport,
 }
 
 impl Chain {
@@ -100,10 +107,14 @@ impl Chain {
     /// The entry of member number `place` in another one's configuration.
     fn peer(&self, place: usize, address: IpAddr, pool: u16) -> String {
         let (name, id) = (name(place), place + 1);
-        let (address, congestion) = (SocketAddr::new(address, PORT), &self.congestion);
+        let address = SocketAddr::new(address, PORT);
+        let transport = match &self.transport {
+            Transport::Tcp(congestion) => format!("[peer.socket]\ncongestion = {congestion:?}\n"),
+            Transport::Quic => "transport = \"quic\"\n".to_owned(),
+        };
         format!(
             "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\
-             pool_min = {pool}\npool_max = {pool}\n[peer.socket]\ncongestion = {congestion:?}\n"
+             pool_min = {pool}\npool_max = {pool}\n{transport}"
         )
     }
 
@@ -169,7 +180,7 @@ mod tests {
         Chain {
             nodes: (0..3).map(member).collect(),
             pool,
-            congestion: "cubic".to_owned(),
+            transport: Transport::Tcp("cubic".to_owned()),
         }
     }
 

@@ -207,10 +207,10 @@ impl Record {
     /// Prints the record, and writes it and its charts below `directory`.
     pub(crate) fn publish(&self, directory: &Path) -> anyhow::Result<()> {
         println!("{}", self.markdown());
-        // Charts first: the record, which is the result, is printed last and found at the end of
-        // the output.
+        let path = self.write(directory)?;
         self.draw(directory)?;
-        println!("Record: {}", self.write(directory)?.display());
+        // The result is found at the end of the output.
+        println!("Record: {}", path.display());
         Ok(())
     }
 

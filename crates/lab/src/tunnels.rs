@@ -9,6 +9,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::chain::Transport;
 use crate::chart::{Across, Chart, Curve};
 use crate::node::Binary;
 use crate::record::{Common, Record};
@@ -39,15 +40,18 @@ enum Subject {
     Bbr,
     /// Warm hops with the product's own congestion control
     Posthaste,
+    /// Streams of QUIC
+    Quic,
 }
 
 impl Subject {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::DirectCubic,
         Self::DirectBbr,
         Self::Cubic,
         Self::Bbr,
         Self::Posthaste,
+        Self::Quic,
     ];
 
     fn name(self) -> &'static str {
@@ -57,16 +61,32 @@ impl Subject {
             Self::Cubic => "hops, cubic",
             Self::Bbr => "hops, BBR",
             Self::Posthaste => "hops, posthaste",
+            Self::Quic => "hops, QUIC",
         }
     }
 
-    /// The congestion control of the connections over the long link.
-    fn congestion(self) -> &'static str {
+    /// What carries flows over the long link, unless the ends do.
+    fn transport(self) -> Transport {
         match self {
-            Self::DirectCubic | Self::Cubic => "cubic",
-            Self::DirectBbr | Self::Bbr => "bbr",
-            Self::Posthaste => "posthaste",
+            Self::Quic => Transport::Quic,
+            Self::Posthaste => Transport::Tcp("posthaste".to_owned()),
+            Self::Bbr | Self::DirectBbr => Transport::Tcp("bbr".to_owned()),
+            Self::Cubic | Self::DirectCubic => Transport::Tcp("cubic".to_owned()),
         }
+    }
+
+    /// The congestion control of client and server: next to the nodes it has nothing to do.
+    fn congestion_of_ends(self) -> &'static str {
+        if self == Self::DirectBbr {
+            "bbr"
+        } else {
+            "cubic"
+        }
+    }
+
+    /// Whether it has the targets.
+    fn is_own(self) -> bool {
+        matches!(self, Self::Posthaste | Self::Quic)
     }
 
     fn is_direct(self) -> bool {
@@ -209,8 +229,8 @@ fn enter(record: &mut Record, path: Path, subject: Subject, load: Load, outcomes
             record.model(load.ideal(path));
         }
     }
-    if subject == Subject::Posthaste {
-        targets::enter(record, path, load, outcomes);
+    if subject.is_own() {
+        targets::enter(record, (path, subject), load, outcomes);
     }
 }
 

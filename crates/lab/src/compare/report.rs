@@ -191,10 +191,10 @@ fn columns(yields: Yield) -> Vec<&'static str> {
 }
 
 /// Whether the chart shows a subject: others are almost as HAProxy's usual ones, have no marginal CPU
-/// time, or do more than the others.
+/// time, or do more than the others, or twice.
 fn is_shown(subject: &Subject) -> bool {
     let others = [DIRECT, MASQUERADING, MULTIPATH, PACKET_MASQUERADING];
-    !others.contains(&subject.name) && !subject.bulk_only
+    !others.contains(&subject.name) && !subject.bulk_only && subject.nodes == 1
 }
 
 /// The CPU time of connections.

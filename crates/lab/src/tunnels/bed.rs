@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::loads::{Load, Outcome};
 use super::{Args, Path, Subject};
@@ -15,6 +15,7 @@ use crate::content::Received;
 use crate::link::{Link, Stats};
 use crate::network::{Family, Network};
 use crate::node::Node;
+use crate::process::wait_for;
 use crate::transfer::{Server, exchange};
 use crate::{load, socket, stats, threads};
 
@@ -26,6 +27,9 @@ const PORT: u16 = 8001;
 pub(super) const LONG: usize = 0;
 /// Warm hops that each worker keeps: all flows of a load may reach one worker.
 const POOL: u16 = 80;
+/// Connections that each worker dials where they carry all flows.
+const TUNNELS: u64 = 2;
+const WITHIN: Duration = Duration::from_secs(30);
 /// Bound on one transfer.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 /// How long transfers run before another is timed beside them, and between two of those.
@@ -70,8 +74,8 @@ impl Bed {
         };
         let chain = Chain {
             nodes: (0..2).map(member).collect(),
-            pool: POOL,
-            congestion: subject.congestion().to_owned(),
+            pool: if subject == Subject::Quic { 0 } else { POOL },
+            transport: subject.transport(),
         };
         let places = if subject.is_direct() { 0..0 } else { 0..2 };
         let nodes = places.map(|place| {
@@ -95,12 +99,20 @@ impl Bed {
         self.fetch(WARM_UP_BYTES, || false).map(drop)
     }
 
-    /// Waits until all hops are warm.
+    /// Waits until all hops are warm, or all tunnels up.
     fn ready(&self) -> Result<()> {
-        if !self.nodes.is_empty() {
-            self.chain.wait_until_full(&self.nodes)?;
+        let Some(dialer) = self.nodes.first() else {
+            return Ok(());
+        };
+        if self.subject != Subject::Quic {
+            return self.chain.wait_until_full(&self.nodes);
         }
-        Ok(())
+        let up = wait_for(WITHIN, || {
+            let workers = dialer.counter("workers")?;
+            let up = dialer.counter("tunnels_up")?;
+            Ok((up == TUNNELS * workers).then_some(()))
+        })?;
+        up.context("the tunnels are not up")
     }
 
     /// Runs a load once.
@@ -196,16 +208,5 @@ impl Bed {
     pub(super) fn change_rate(&self, rate: u32) -> Result<()> {
         self.network
             .change(LONG, long_link(rate, self.path.rate, self.path.loss))
-    }
-}
-
-impl Subject {
-    /// The congestion control of client and server: next to the nodes it has nothing to do.
-    fn congestion_of_ends(self) -> &'static str {
-        if self.is_direct() {
-            self.congestion()
-        } else {
-            "cubic"
-        }
     }
 }

@@ -39,7 +39,6 @@ const FOLLOWED: &str = "until the new rate";
 pub(super) fn measure(args: &Args, subjects: &[Subject], record: &mut Record) -> Result<()> {
     let hops = subjects.iter().filter(|subject| !subject.is_direct());
     for subject in hops.copied() {
-        let is_own = subject == Subject::Posthaste;
         for beside in ["cubic", "itself"] {
             eprintln!("tunnels: {} beside {beside}", subject.name());
             let bed = Bed::build(
@@ -55,9 +54,9 @@ pub(super) fn measure(args: &Args, subjects: &[Subject], record: &mut Record) ->
             let shares = shares.collect::<Result<_>>().context(subject.name())?;
             let labels = [("change", beside), ("subject", subject.name())];
             record.sample(RATIO, "", &labels, shares);
-            if is_own {
+            if subject.is_own() {
                 for bound in [Bound::AtLeast(0.5), Bound::AtMost(2.0)] {
-                    record.target(format!("{RATIO}, {beside}"), bound);
+                    record.target(format!("{}: {RATIO}, {beside}", subject.name()), bound);
                 }
             }
         }
@@ -167,14 +166,16 @@ fn changing(args: &Args, subject: Subject, record: &mut Record) -> Result<()> {
     for (change, seconds) in [("100 to 20", falls), ("20 to 100", rises)] {
         let labels = [("change", change), ("subject", subject.name())];
         record.sample(FOLLOWED, "s", &labels, seconds);
-        if subject == Subject::Posthaste {
-            record.target(format!("{FOLLOWED}, {change} Mbit/s"), Bound::AtMost(1.0));
+        if subject.is_own() {
+            let what = format!("{}: {FOLLOWED}, {change} Mbit/s", subject.name());
+            record.target(what, Bound::AtMost(1.0));
         }
     }
     let labels = [("change", "both"), ("subject", subject.name())];
     record.sample(DROPS, "%", &labels, drops);
-    if subject == Subject::Posthaste {
-        record.target("drops while the rate changes", Bound::AtMost(2.0));
+    if subject.is_own() {
+        let what = format!("{}: drops while the rate changes", subject.name());
+        record.target(what, Bound::AtMost(2.0));
     }
     Ok(())
 }

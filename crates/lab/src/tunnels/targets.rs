@@ -1,20 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the product's own congestion control should reach.
+//! What the product's own congestion controls should reach.
 
 use super::loads::{Load, Outcome};
-use super::{DROPS, Path, TIME, WIRE};
+use super::{DROPS, Path, Subject, TIME, WIRE};
 use crate::record::Record;
 use crate::stats::Spread;
 use crate::target::{Bound, Target};
 
 /// Adds the targets of a load over a link.
-pub(super) fn enter(record: &mut Record, path: Path, load: Load, outcomes: &[Outcome]) {
+pub(super) fn enter(
+    record: &mut Record,
+    (path, subject): (Path, Subject),
+    load: Load,
+    outcomes: &[Outcome],
+) {
     let mut add = |what: &str, most: f64, unit: &str, of: fn(&Outcome) -> f64| {
         let values: Vec<f64> = outcomes.iter().map(of).collect();
         record.targets.push(Target {
             what: format!(
-                "{what}, {}, {} Mbit/s, {} %",
-                load.name, path.rate, path.loss
+                "{}: {what}, {}, {} Mbit/s, {} %",
+                subject.name(),
+                load.name,
+                path.rate,
+                path.loss
             ),
             measured: Spread::of(&values),
             bound: Bound::AtMost(most),

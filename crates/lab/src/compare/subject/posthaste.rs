@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 
-use crate::chain::{Chain, Member};
+use crate::chain::{Chain, Member, Transport};
 use crate::compare::site::{NICE, Running, Site, cpu_set};
 use crate::network::{Family, Network};
 use crate::node::{Builder, Node};
@@ -92,7 +92,7 @@ fn chain(network: &Network) -> Chain {
     Chain {
         nodes: (0..2).map(member).collect(),
         pool: POOL,
-        congestion: network.congestion().to_owned(),
+        transport: Transport::Tcp(network.congestion().to_owned()),
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::way::{Carriage, PACKET_OPENED, Way};
 use super::{Args, CONGESTION, RTT};
-use crate::chain::{self, Chain, Member};
+use crate::chain::{self, Chain, Member, Transport};
 use crate::link::Link;
 use crate::netns::Namespace;
 use crate::network::Network;
@@ -45,7 +45,7 @@ impl Testbed {
         let chain = layout.carriage.is_chain().then(|| Chain {
             nodes: members,
             pool: pool(args, layout.carriage),
-            congestion: CONGESTION.to_owned(),
+            transport: Transport::Tcp(CONGESTION.to_owned()),
         });
         let mut nodes = Vec::new();
         for (place, namespace) in namespaces.into_iter().enumerate() {
