@@ -310,7 +310,7 @@ impl Node {
         set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
         // Before the workers open hops.
-        let congestion = register_congestion(&config.policy, &log);
+        let congestion = register_congestion(&config, &log);
         let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let placement = homes.and_then(Placement::new);
         Ok(Self {
@@ -459,10 +459,10 @@ pub(super) fn report_multipath(config: &Config, log: &Log) {
     }
 }
 
-/// Registers the product's own congestion control if something in a policy wants it. Without it
-/// sockets use BBR.
-fn register_congestion(policy: &Policy, log: &Log) -> Option<Congestion> {
-    if !uses_own_congestion(policy) {
+/// Registers the product's own congestion control if something in a configuration wants it. Without
+/// it sockets use BBR.
+fn register_congestion(config: &Config, log: &Log) -> Option<Congestion> {
+    if !uses_own_congestion(config) {
         return None;
     }
     match Congestion::register() {
@@ -472,17 +472,19 @@ fn register_congestion(policy: &Policy, log: &Log) -> Option<Congestion> {
         }
         Err(error) => {
             let message = "the congestion control \"posthaste\" is not available: bbr in its place";
-            log.warn(message, &[("error", &error)]);
+            log.info(message, &[("error", &error)]);
             None
         }
     }
 }
 
-fn uses_own_congestion(policy: &Policy) -> bool {
-    let rules = policy.rules.iter();
+fn uses_own_congestion(config: &Config) -> bool {
+    let rules = config.policy.rules.iter();
     let sides = rules.flat_map(|rule| [&rule.downstream, &rule.upstream]);
-    let peers = policy.chains.peers.iter().map(|peer| &peer.socket);
-    let mut all = sides.chain(peers);
+    let peers = config.policy.chains.peers.iter().map(|peer| &peer.socket);
+    // Those that a controller will name.
+    let others = config.follow.iter().map(|follow| &follow.socket);
+    let mut all = sides.chain(peers).chain(others);
     all.any(|side| side.congestion.as_deref() == Some(OWN_CONGESTION))
 }
 

@@ -150,10 +150,10 @@ impl Operations for Node {
         }
         self.measure.configure(&next, &self.log)?;
         self.log.log_connections(next.node.log_connections);
-        if uses_own_congestion(&next.policy) && self.congestion.is_none() {
+        if uses_own_congestion(&next) && self.congestion.is_none() {
             // Registering needs a privilege that a running node does not have.
-            let message = "congestion = \"posthaste\" takes effect at start only: restart the node";
-            self.log.warn(message, &[]);
+            let message = "congestion = \"posthaste\" takes effect at start only: bbr until then";
+            self.log.info(message, &[]);
         }
         for warning in &next.warnings {
             self.log.warn(warning, &[]);

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits, Transport};
+use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
-use posthaste_config::{Capacity, Config};
+use posthaste_config::Config;
 
 /// Default path of the configuration with the peers.
 const CONFIG: &str = "/etc/posthaste/node.toml";
@@ -83,7 +84,7 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         source_addresses: Vec::new(),
         // Warm hops need a key.
         pool: PoolLimits { min: 0, max: 0 },
-        socket: Capacity::of_host().hop_defaults(),
+        socket: SideOptions::of_hops(),
     })
 }
 

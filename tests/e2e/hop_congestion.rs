@@ -18,7 +18,7 @@ fn member(network: &Network, node: usize, family: Family) -> String {
     let address = listener(network, other, family);
     let mut text = format!(
         "[node]\nid = {}\nworkers = 1\n{ALLOWED}[[peer]]\nname = \"other\"\nid = {}\n\
-         address = \"{address}\"\nkey = \"{KEY}\"\n[peer.socket]\ncongestion = \"posthaste\"\n",
+         address = \"{address}\"\nkey = \"{KEY}\"\n",
         node + 1,
         other + 1,
     );

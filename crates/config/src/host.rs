@@ -10,12 +10,8 @@ use nix::libc::O_NONBLOCK;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
-use posthaste_relay::policy::SideOptions;
 
 use crate::groups;
-
-/// What is better than the kernel's default over a long hop, where it is there.
-const CONGESTION: &str = "bbr";
 
 /// The host facts that defaults and checks use; fixed in tests.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +49,6 @@ impl Capacity {
             congestion: congestion_controls,
             key_file: read_key_file,
             group: groups::id_of,
-        }
-    }
-
-    /// The settings of the sockets of hops to other nodes, without those of a peer.
-    pub fn hop_defaults(&self) -> SideOptions {
-        // Used where it is there, and not demanded: a node must start on a kernel without it.
-        let known = (self.congestion)();
-        // The kernel rejects a name that it does not have, and each hop would lose its settings.
-        let there = known.iter().any(|name| name == CONGESTION);
-        SideOptions {
-            congestion: there.then(|| CONGESTION.to_owned()),
-            ..SideOptions::default()
         }
     }
 }

@@ -195,6 +195,16 @@ impl Default for SideOptions {
     }
 }
 
+impl SideOptions {
+    /// Those of hops to other nodes, without those of a peer.
+    pub fn of_hops() -> Self {
+        Self {
+            congestion: Some(OWN_CONGESTION.to_owned()),
+            ..Self::default()
+        }
+    }
+}
+
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Bounds on the time a relay may spend in each state.

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use posthaste_control::identity::PublicKey;
+use posthaste_relay::policy::SideOptions;
 use posthaste_wire::header::NodeId;
 
 use super::super::control_client::{Follow, Secret};
@@ -39,7 +40,7 @@ impl Reader {
             secret,
             state: self.read(section, "state", value::directory),
             transfer_bytes: self.get(section, "transfer_size"),
-            socket: self.capacity.hop_defaults(),
+            socket: SideOptions::of_hops(),
         })
     }
 

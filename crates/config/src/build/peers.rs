@@ -57,12 +57,7 @@ impl Reader {
         self.at_most(PEERS_MAX, "peer", sections);
         self.unique("peer", "name", sections, value::name);
         self.unique("peer", "id", sections, value::node_id);
-        // Without peers the list of congestion controls, a file of all kernel modules, is not read.
-        let socket = if sections.is_empty() {
-            SideOptions::default()
-        } else {
-            self.capacity.hop_defaults()
-        };
+        let socket = SideOptions::of_hops();
         let peers = sections.iter();
         peers.map(|section| self.peer(section, me, &socket)).unzip()
     }

@@ -169,10 +169,10 @@ pub(in super::super) static NODE: Table = &[
             "the assumed size of a connection when a controller's plan chooses its chain"),
     ]),
     rows(SIDES, One, &[
-        key("congestion", Is("\"auto\""), CONGESTION, "`bbr`, `cubic` ...; `posthaste` is [for hops](#congestion-control-of-hops)"),
+        key("congestion", Is("\"auto\""), CONGESTION, "`bbr`, `cubic` ..."),
     ]),
     rows(&["peer.socket"], One, &[
-        key("congestion", Computed("`\"bbr\"` where this host has it"), CONGESTION, "as in `[defaults.upstream]`"),
+        key("congestion", Is("\"posthaste\""), CONGESTION, "as in `[defaults.upstream]`; `posthaste` is [for hops](#congestion-control-of-hops)"),
     ]),
     rows(SIDES_AND_HOPS, One, &[
         key("initial_window", Is("\"auto\""), Or(&Number(1, 1000), "auto"), "first congestion window in segments"),

@@ -2,6 +2,7 @@
 //! Peers, chains, routes, listeners and access.
 
 use posthaste_relay::chain::{Encapsulation, Path as ChainPath, PoolLimits};
+use posthaste_relay::policy::SideOptions;
 use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
 
@@ -46,7 +47,7 @@ fn peers_chains_and_routes() {
     assert_eq!(rome.encapsulation, Encapsulation::Stream);
     assert_eq!(rome.source_addresses, [rome.address.ip()]);
     assert_eq!(rome.pool, PoolLimits { min: 0, max: 0 });
-    assert_eq!(rome.socket.congestion.as_deref(), Some("bbr"));
+    assert_eq!(rome.socket, SideOptions::of_hops());
     let over = |nodes: &[NodeId]| ChainPath::over(nodes.iter().copied()).unwrap();
     let other = NodeId::new(12).unwrap();
     assert_eq!(chains.chains[0].path, over(&[paris.id, rome.id, other]));
@@ -106,17 +107,6 @@ fn route_chains_or_size() {
         );
         assert!(error.contains(message), "{error}");
     }
-}
-
-#[test]
-fn hops_without_bbr() {
-    let poor = Capacity {
-        congestion: || vec!["cubic".into()],
-        ..HOST
-    };
-    let text = format!("version = 1\n{NODE}{PEER}");
-    let config = Config::parse(Path::new("node.toml"), &text, &poor).unwrap();
-    assert_eq!(config.policy.chains.peers[0].socket.congestion, None);
 }
 
 /// Likewise, below [`NODE`] and [`PEER`] on lines 2 to 8.
