@@ -2,6 +2,7 @@
 //! A server that returns every byte.
 
 use anyhow::Result;
+use socket2::Protocol;
 
 use crate::load::conversation::Conversation;
 use crate::load::server::Background;
@@ -19,7 +20,7 @@ impl Echo {
         // A byte must go back at once, whatever is still unacknowledged (Nagle).
         let server = Background::start(
             namespace,
-            port,
+            (Protocol::TCP, port),
             |socket| socket.set_tcp_nodelay(true),
             Box::new(Conversation::echoing),
         );

@@ -27,6 +27,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 pub use self::request::Request;
+pub(crate) use self::request::{answer_bytes, request_for};
 use crate::stats::percentile;
 
 /// Arguments of `posthaste-lab load`.

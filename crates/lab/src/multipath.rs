@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `multipath`: downloads of a client with two paths from a server with TCP.
+//! `multipath`: transfers between ends of which one has two paths, and the other TCP.
 //!
-//! The paths have 8 and 2 Mbit/s. Without a node the client of Multipath TCP falls back to TCP over
-//! the faster one. A node between the paths and the server answers in its place. Further rows count
+//! The paths have 8 and 2 Mbit/s. Without a node the end with Multipath TCP falls back to TCP over
+//! the faster one. A node between the two uses both. Further rows count
 //! the connections that get their second path, and time how long a download stops when its faster
 //! path fails or its client changes paths.
 
 use anyhow::{Context, Result};
-use socket2::Protocol;
 
 use crate::chart::{Across, Chart, Curve};
 use crate::node::{Binary, Node};
@@ -17,12 +16,14 @@ use crate::target::Bound;
 mod arrivals;
 mod changes;
 mod site;
+mod subjects;
 
 use site::{LIMIT, Site};
+use subjects::Subject;
 
 const GOODPUT: &str = "goodput";
 const UNIT: &str = "Mbit/s";
-/// The median must reach this where a node answers Multipath TCP.
+/// The median must reach this where a node uses both paths.
 const GOAL: f64 = 9.3;
 
 /// Arguments of `posthaste-lab multipath`.
@@ -30,10 +31,10 @@ const GOAL: f64 = 9.3;
 pub struct Args {
     #[command(flatten)]
     binary: Binary,
-    /// Downloads of each subject
+    /// Transfers of each subject
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Bytes of a download
+    /// Bytes of a transfer
     #[arg(long, default_value_t = 6_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     bytes: u64,
     /// Connections that must get their second path
@@ -49,52 +50,18 @@ pub struct Args {
     common: Common,
 }
 
-/// A way to the server.
-#[derive(Clone, Copy, Debug)]
-struct Subject {
-    name: &'static str,
-    /// The accept mode of the node, if there is one.
-    accept: Option<&'static str>,
-    protocol: Protocol,
-}
-
-const fn subject(name: &'static str, accept: Option<&'static str>, protocol: Protocol) -> Subject {
-    Subject {
-        name,
-        accept,
-        protocol,
-    }
-}
-
-const SUBJECTS: [Subject; 5] = [
-    subject("no node", None, Protocol::MPTCP),
-    subject("early", Some("early"), Protocol::MPTCP),
-    subject("strict", Some("strict"), Protocol::MPTCP),
-    subject("late", Some("late"), Protocol::MPTCP),
-    subject("early, client with TCP", Some("early"), Protocol::TCP),
-];
-
-fn config(accept: &str) -> String {
-    // BBR without fq uses several paths less well, and is the default of some hosts.
-    format!(
-        "[defaults]\naccept = {accept:?}\nmultipath = \"convert\"\n\
-         [defaults.downstream]\ncongestion = \"cubic\"\n"
-    )
-}
-
 /// Runs the experiment, prints its table, writes record and chart. Fails when a goal is missed.
 pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("multipath", args.common.seed);
     record.parameter("node", args.binary.version()?);
     record.parameter("bytes", args.bytes);
     record.parameter("limit in Mbit/s", LIMIT);
-    for subject in SUBJECTS {
+    for subject in &subjects::ALL {
         eprintln!("multipath: {}", subject.name);
-        let values = downloads(subject, args).with_context(|| subject.name)?;
+        let values = transfers(subject, args).with_context(|| subject.name)?;
         record.sample(GOODPUT, UNIT, &[("subject", subject.name)], values);
-        let is_multipath = subject.protocol == Protocol::MPTCP;
-        record.model(is_multipath.then_some(LIMIT));
-        if subject.accept.is_some() && is_multipath {
+        record.model(subject.has_goal().then_some(LIMIT));
+        if subject.has_goal() {
             record.target(format!("goodput, {}", subject.name), Bound::AtLeast(GOAL));
         }
     }
@@ -109,31 +76,31 @@ pub fn run(args: &Args) -> Result<()> {
     record.finish(&args.common.output, &[])
 }
 
-fn downloads(subject: Subject, args: &Args) -> Result<Vec<f64>> {
-    let site = Site::build()?;
-    let _server = site.serve()?;
-    let node = subject.accept.map(|accept| node(&site, args, accept));
+fn transfers(subject: &Subject, args: &Args) -> Result<Vec<f64>> {
+    let site = Site::build(subject.ends)?;
+    let _server = site.serve(subject.server)?;
+    let node = subject.config.map(|config| node(&site, args, config));
     let node = node.transpose()?;
     let values = (0..args.repeats).map(|_| {
-        let download = site.download(subject.protocol, args.bytes, || false)?;
-        Ok(args.bytes as f64 * 8.0 / download.elapsed.as_secs_f64() / 1e6)
+        let elapsed = site.transfer(subject, args.bytes)?;
+        Ok(args.bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e6)
     });
     let values = values.collect();
     drop(node);
     values
 }
 
-fn node(site: &Site, args: &Args, accept: &str) -> Result<Node> {
+fn node(site: &Site, args: &Args, config: &str) -> Result<Node> {
     let builder = Node::builder(&site.router, args.binary.find()?);
-    builder.config(&config(accept)).start()
+    builder.config(config).start()
 }
 
 fn chart(args: &Args) -> Chart {
     Chart {
         file: String::new(),
-        title: "Downloads of a client with two paths, from a server with TCP".to_owned(),
+        title: "Transfers where one end has two paths".to_owned(),
         subtitle: format!(
-            "paths of 8 and 2 Mbit/s, {} downloads of {} bytes",
+            "paths of 8 and 2 Mbit/s, {} transfers of {} bytes",
             args.repeats, args.bytes
         ),
         across_label: "subject".to_owned(),

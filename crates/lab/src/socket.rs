@@ -39,7 +39,16 @@ pub(crate) fn listen(
     port: u16,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,
 ) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    listen_by(Protocol::TCP, port, prepare)
+}
+
+/// The same of another protocol, such as Multipath TCP.
+pub(crate) fn listen_by(
+    protocol: Protocol,
+    port: u16,
+    prepare: impl FnOnce(&Socket) -> io::Result<()>,
+) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(protocol))?;
     // An experiment binds the same port again while sockets of the last one are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     // One listener for both families, whatever the host's `net.ipv6.bindv6only` is.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use socket2::Socket;
+use socket2::{Protocol, Socket};
 
 use crate::content::Received;
 use crate::load::conversation::Conversation;
@@ -32,6 +32,16 @@ pub struct Server {
 impl Server {
     /// Starts to serve, sending with the given congestion control.
     pub fn start(namespace: &Namespace, port: u16, congestion: &str) -> Result<Self> {
+        Self::start_by(Protocol::TCP, namespace, port, congestion)
+    }
+
+    /// The same of another protocol, such as Multipath TCP.
+    pub(crate) fn start_by(
+        protocol: Protocol,
+        namespace: &Namespace,
+        port: u16,
+        congestion: &str,
+    ) -> Result<Self> {
         let peers = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&peers);
         // Accepted connections inherit both. Setting the congestion control on them would be too
@@ -51,7 +61,7 @@ impl Server {
         };
         Ok(Self {
             peers,
-            _server: Background::start(namespace, port, prepare, Box::new(begin))?,
+            _server: Background::start(namespace, (protocol, port), prepare, Box::new(begin))?,
         })
     }
 

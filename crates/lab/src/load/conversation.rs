@@ -34,6 +34,8 @@ enum Phase {
     Sending { sent: u64, size: Option<u64> },
     /// Echoes everything; `waiting` is what could not be sent yet.
     Echoing { waiting: Vec<u8> },
+    /// Receives the pattern up to a size.
+    Receiving { received: u64, size: u64 },
     /// The server's FIN is sent; the client's is awaited.
     Ending,
 }
@@ -93,6 +95,11 @@ impl Conversation {
                         return Ok(Progress::Ended);
                     }
                 }
+                Phase::Receiving { received, size } => {
+                    receive(&mut self.stream, received, *size, buffer)?;
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.phase = Phase::Ending;
+                }
                 Phase::Ending => {
                     let surplus = self.stream.read(&mut buffer[..1])?;
                     return match surplus {
@@ -120,6 +127,7 @@ impl Phase {
             Request::Echo => Self::Echoing {
                 waiting: Vec::new(),
             },
+            Request::Upload(size) => Self::Receiving { received: 0, size },
         })
     }
 }
@@ -140,6 +148,23 @@ fn send(
         let count = stream.write(content::part(*sent, left))? as u64;
         *sent += count;
         *total += count;
+    }
+    Ok(())
+}
+
+/// Receives the pattern until `size` bytes have arrived.
+fn receive(
+    stream: &mut TcpStream,
+    received: &mut u64,
+    size: u64,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    while *received < size {
+        let count = some(stream.read(buffer)?)?;
+        if !content::matches(*received, &buffer[..count]) {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        *received += count as u64;
     }
     Ok(())
 }

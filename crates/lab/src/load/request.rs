@@ -15,6 +15,8 @@ pub enum Request {
     Stream,
     /// An echo of every further byte, and a FIN after the client's.
     Echo,
+    /// So many bytes of the pattern from the client, then a FIN.
+    Upload(u64),
 }
 
 impl Request {
@@ -24,6 +26,7 @@ impl Request {
             Self::Object(size) => (1_u64, size),
             Self::Stream => (2, 0),
             Self::Echo => (3, 0),
+            Self::Upload(size) => (4, size),
         };
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..8].copy_from_slice(&kind.to_be_bytes());
@@ -38,6 +41,7 @@ impl Request {
             1 => Some(Self::Object(number(&bytes[8..]))),
             2 => Some(Self::Stream),
             3 => Some(Self::Echo),
+            4 => Some(Self::Upload(number(&bytes[8..]))),
             _ => None,
         }
     }
@@ -45,7 +49,7 @@ impl Request {
 
 /// The first message to a converter, requesting a connection to `server`: the fixed header (RFC
 /// 8803, section 6.1) and a Connect TLV (section 6.2.5).
-pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
+pub(crate) fn request_for(server: SocketAddr) -> Vec<u8> {
     let address = match server.ip() {
         // The TLV has an IPv6 address; IPv4 is mapped (RFC 8803 section 6.2.5).
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -60,7 +64,7 @@ pub(super) fn request_for(server: SocketAddr) -> Vec<u8> {
 
 /// The length of the converter's answer, by its first two bytes (RFC 8803, section 6.1); `None` if
 /// they are invalid.
-pub(super) fn answer_bytes(front: [u8; 2]) -> Option<usize> {
+pub(crate) fn answer_bytes(front: [u8; 2]) -> Option<usize> {
     (front[0] == 1 && front[1] > 0).then(|| usize::from(front[1]) * 4)
 }
 
@@ -70,7 +74,12 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_written() {
-        for request in [Request::Object(8192), Request::Stream, Request::Echo] {
+        for request in [
+            Request::Object(8192),
+            Request::Stream,
+            Request::Echo,
+            Request::Upload(8192),
+        ] {
             assert_eq!(Request::decode(request.encode()), Some(request));
         }
         assert_eq!(Request::decode([7; REQUEST_BYTES]), None);

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use nix::setsockopt_impl;
 use nix::sockopt_impl;
 use nix::sys::socket::setsockopt;
-use socket2::Socket;
+use socket2::{Protocol, Socket};
 
 use super::conversation::{Conversation, Progress};
 use super::{Serve, Served};
@@ -73,11 +73,11 @@ impl Background {
     /// Starts to serve. `prepare` sets options of the listener, which accepted sockets inherit.
     pub(crate) fn start(
         namespace: &Namespace,
-        port: u16,
+        (protocol, port): (Protocol, u16),
         prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
         begin: Begin,
     ) -> Result<Self> {
-        let listener = namespace.run_in(|| socket::listen(port, prepare));
+        let listener = namespace.run_in(|| socket::listen_by(protocol, port, prepare));
         let mut server = Server::new(listener.context("listen")?.into(), begin)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use socket2::Protocol;
 
 use super::arrivals::Arrivals;
-use super::site::{FASTER, LIMIT, Path, SLOWER, Site};
+use super::site::{Ends, FASTER, LIMIT, Path, SLOWER, Site};
+use super::subjects::EARLY;
 use super::{Args, GOODPUT, node};
 use crate::record::Record;
 use crate::target::{Bound, Target};
@@ -75,9 +76,9 @@ pub(super) fn run(args: &Args, record: &mut Record) -> Result<()> {
 /// server a connection more.
 fn joins(args: &Args, record: &mut Record) -> Result<()> {
     eprintln!("multipath: joins");
-    let site = Site::build()?;
-    let _server = site.serve()?;
-    let node = node(&site, args, "early")?;
+    let site = Site::build(Ends::Client)?;
+    let _server = site.serve(Protocol::TCP)?;
+    let node = node(&site, args, EARLY)?;
     let count = u64::from(args.joins);
     let mut missing = count;
     for _ in 0..count {
@@ -104,9 +105,9 @@ fn none(record: &mut Record, what: &str, measured: u64) {
 
 /// The faster path fails in the middle of downloads, and returns.
 fn fail(args: &Args, failure: &Failure, record: &mut Record) -> Result<()> {
-    let site = Site::build()?;
-    let _server = site.serve()?;
-    let _node = node(&site, args, "early")?;
+    let site = Site::build(Ends::Client)?;
+    let _server = site.serve(Protocol::TCP)?;
+    let _node = node(&site, args, EARLY)?;
     let (mut gaps, mut returns) = (Vec::new(), Vec::new());
     for _ in 0..args.failures {
         let (at, arrivals) = download_while(&site, || {
@@ -139,9 +140,9 @@ fn fail(args: &Args, failure: &Failure, record: &mut Record) -> Result<()> {
 /// A client leaves one path and then the other, again and again, in one download.
 fn handovers(args: &Args, record: &mut Record) -> Result<()> {
     eprintln!("multipath: handovers");
-    let site = Site::build()?;
-    let _server = site.serve()?;
-    let node = node(&site, args, "early")?;
+    let site = Site::build(Ends::Client)?;
+    let _server = site.serve(Protocol::TCP)?;
+    let node = node(&site, args, EARLY)?;
     let (times, arrivals) = download_while(&site, || {
         thread::sleep(BEFORE);
         let paths = [FASTER, SLOWER].into_iter().cycle();
@@ -175,7 +176,7 @@ fn download_while<T>(site: &Site, change: impl FnOnce() -> Result<T>) -> Result<
         let download = scope.spawn(|| site.download(Protocol::MPTCP, ENDLESS, over));
         let changed = change();
         is_over.store(true, Ordering::Relaxed);
-        let arrivals = threads::join(download)?.arrivals;
+        let arrivals = threads::join(download)?;
         Ok((changed?, arrivals))
     })
 }
