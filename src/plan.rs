@@ -68,7 +68,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_enum, default_value_t = AcceptWord::Early)]
     accept: AcceptWord,
     /// Congestion control of the nodes; it determines the cost of loss
-    #[arg(long, value_enum, default_value_t = CongestionWord::Cubic)]
+    #[arg(long, value_enum, default_value_t = CongestionWord::Posthaste)]
     congestion: CongestionWord,
     /// Rate at which nodes start a flow on a link, in Mbit/s; 0 for an initial window of 10 segments
     #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(0..=i64::from(ASSUMED_MBIT_MAX)), default_value_t = ASSUMED_MBIT)]
@@ -89,12 +89,13 @@ enum AcceptWord {
     Late,
 }
 
-/// Congestion controls by their Linux names.
+/// Congestion controls by their names in configurations.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CongestionWord {
     Reno,
     Cubic,
     Bbr,
+    Posthaste,
 }
 
 /// The output as JSON.
@@ -171,6 +172,7 @@ impl PlanArgs {
                 CongestionWord::Reno => Congestion::Reno,
                 CongestionWord::Cubic => Congestion::Cubic,
                 CongestionWord::Bbr => Congestion::Bbr,
+                CongestionWord::Posthaste => Congestion::Posthaste,
             },
             ..Model::default()
         }

@@ -19,7 +19,8 @@
 //!   its sending time. A cold hop begins with the initial window, a warm one with the window it has
 //!   grown to. Between nodes that assume a bandwidth, both begin with the window that fills a round
 //!   trip at that rate, and send at most twice as fast in each round trip ([`curve`]). Where
-//!   packets are lost, the pace is bounded by congestion control ([`Congestion`]).
+//!   packets are lost, the pace is bounded by congestion control, or losses are repaired after the
+//!   last byte ([`Congestion`]).
 //!
 //! **Sources.** With `X_i` the one-way delay of a hop, `D` of the way, no loss and rates that do not
 //! matter, early mode is the published model: `2D + 2 max(X_i)` to the first byte (equation 2 of the
@@ -75,12 +76,12 @@ pub struct Model {
 }
 
 impl Default for Model {
-    /// Early mode, CUBIC, ten segments (RFC 6928) in packets of 1500 bytes with the headers of
+    /// Early mode, hops with the product's congestion control, ten segments (RFC 6928) in packets of 1500 bytes with the headers of
     /// IPv4 and of TCP with timestamps.
     fn default() -> Self {
         Self {
             mode: Mode::Early,
-            congestion: Congestion::Cubic,
+            congestion: Congestion::default(),
             initial_window: 10,
             segment_bytes: 1448,
             header_bytes: 52,
@@ -163,7 +164,8 @@ impl Model {
         };
         // Each is a bound on the rate, and the lowest rate decides.
         let lossy = self.congestion.pace_us(self, link, bytes);
-        slow_start.max(assumed).max(lossy)
+        let repair = self.congestion.repair_us(self, link, bytes);
+        slow_start.max(assumed).max(lossy) + repair
     }
 
     /// The initial window of a flow, in bytes.

@@ -281,7 +281,11 @@ mod tests {
         matrix.set_both(0, 2, Some(lossy)).unwrap();
         matrix.set_both(0, 1, Some(Link::of_rtt(45 * MS))).unwrap();
         matrix.set_both(1, 2, Some(Link::of_rtt(45 * MS))).unwrap();
-        let planner = Planner::new(&matrix, Model::default(), Limits::default());
+        let cubic = Model {
+            congestion: crate::model::Congestion::Cubic,
+            ..Model::default()
+        };
+        let planner = Planner::new(&matrix, cubic, Limits::default());
         assert!(!planner.serves_every_size());
         let of = |planner: &Planner<'_>, bytes| {
             best(
@@ -295,11 +299,7 @@ mod tests {
         };
         assert_eq!(of(&planner, 10_000), [0, 2]);
         assert_eq!(of(&planner, 3_000_000), [0, 1, 2]);
-        let model = Model {
-            congestion: crate::model::Congestion::Bbr,
-            ..Model::default()
-        };
-        let planner = Planner::new(&matrix, model, Limits::default());
+        let planner = Planner::new(&matrix, Model::default(), Limits::default());
         assert_eq!(of(&planner, 3_000_000), [0, 2]);
     }
 
