@@ -107,7 +107,7 @@ fn clock_ms() -> Result<u32, Error> {
     };
     let host = read(ClockId::CLOCK_REALTIME)?;
     let own = read(ClockId::CLOCK_MONOTONIC)?;
-    // The former is the latter and the time of the start, unless somebody set it wrong.
+    // The former is the larger, unless the clock of the host is not set.
     let ahead = host.saturating_sub(own) % DRAIN_INTERVAL_MS;
     Ok(u32::try_from(ahead).expect("below the interval"))
 }

@@ -41,7 +41,7 @@ pub(super) fn packet(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\ndata_path = \"packet\"\n")
 }
 
-/// The default data path, of which the first connections teach the length of answers.
+/// The default data path: the first connections show how long answers are.
 pub(super) fn auto(site: &Site<'_>) -> Result<Running> {
     transparent(site, "[defaults]\ndata_path = \"auto\"\n")
 }
