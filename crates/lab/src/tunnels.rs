@@ -105,6 +105,9 @@ pub struct Args {
     /// Losses of the link, each way, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.1, 1.0, 5.0])]
     loss: Vec<f64>,
+    /// Queue of the link, in percent of its rate times its round-trip time
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    queue: u32,
     /// What carries the transfers; everything by default
     #[arg(long, value_delimiter = ',', value_enum)]
     subjects: Vec<Subject>,
@@ -248,8 +251,8 @@ fn finish(record: &mut Record, args: &Args, loads: &[Load]) {
         file: String::new(),
         title: "A transfer of 5 MB between two nodes".to_owned(),
         subtitle: format!(
-            "round trip 100 ms, queue of one bandwidth-delay product, {} repeats",
-            args.repeats
+            "round trip 100 ms, queue of {} % of the bandwidth-delay product, {} repeats",
+            args.queue, args.repeats
         ),
         across_label: "rate and loss of the link".to_owned(),
         value_label: "completion time, s".to_owned(),

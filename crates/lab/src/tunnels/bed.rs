@@ -45,23 +45,24 @@ const WARM_UP_BYTES: u64 = 20_000_000;
 pub(super) struct Bed {
     pub(super) subject: Subject,
     path: Path,
+    queue: u32,
     nodes: Vec<Node>,
     chain: Chain,
     _server: Server,
     pub(super) network: Network,
 }
 
-/// The long link at a rate in Mbit/s, with the queue of `queue_rate`.
-pub(super) fn long_link(rate: u32, queue_rate: u32, loss: f64) -> Link {
-    let bits = u64::from(rate) * 1_000_000;
-    let queue = u64::from(queue_rate) * 1_000_000 / 8 * u64::from(RTT.subsec_millis()) / 1000;
-    let link = Link::delay(DELAY).rate(bits).queue(queue);
-    link.loss(loss / 100.0)
+/// The long link at a rate in Mbit/s, with the queue of its usual one.
+fn long_link(rate: u32, path: Path, queue: u32) -> Link {
+    let product = u64::from(path.rate) * 1_000_000 / 8 * u64::from(RTT.subsec_millis()) / 1000;
+    let link = Link::delay(DELAY).rate(u64::from(rate) * 1_000_000);
+    link.queue(product * u64::from(queue) / 100)
+        .loss(path.loss / 100.0)
 }
 
 impl Bed {
     pub(super) fn build(args: &Args, subject: Subject, path: Path) -> Result<Self> {
-        let link = long_link(path.rate, path.rate, path.loss);
+        let link = long_link(path.rate, path, args.queue);
         let builder = Network::line([Link::Veth, link, Link::Veth]).seed(args.common.seed);
         let network = builder.congestion(subject.congestion_of_ends()).build()?;
         for host in [network.client(), network.server()] {
@@ -86,6 +87,7 @@ impl Bed {
         Ok(Self {
             subject,
             path,
+            queue: args.queue,
             nodes: nodes.collect::<Result<_>>()?,
             chain,
             _server: server,
@@ -207,6 +209,6 @@ impl Bed {
     /// Changes the rate of the long link, and nothing else.
     pub(super) fn change_rate(&self, rate: u32) -> Result<()> {
         self.network
-            .change(LONG, long_link(rate, self.path.rate, self.path.loss))
+            .change(LONG, long_link(rate, self.path, self.queue))
     }
 }
