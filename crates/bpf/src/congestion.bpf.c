@@ -10,7 +10,7 @@
  * Fields of the kernel's structures are settings: the loader reads their offsets from the running
  * kernel's type information. The arguments of a program are in an array, the socket first.
  */
-#include "congestion.h"
+#include "congestion_windows.h"
 
 /* enum tcp_ca_event: a connection sends with nothing in flight. */
 #define TX_START 0
@@ -36,7 +36,8 @@ static __always_inline bool join(void *sk, struct path *path)
 	/* The time before is none of a window's. */
 	if (__sync_fetch_and_add(&path->flows, 1) <= 0) {
 		open_window(path, now);
-		path->scale = least_scale(path);
+		if (path->scale > least_scale(path))
+			path->scale = least_scale(path);
 		path->free = 0;
 		if (now >= path->drain_ns)
 			rest(path, now);
@@ -70,7 +71,7 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 	if (mss == 0 || path->rtt_min_us == 0)
 		return;
 	share = share_bytes(path);
-	window = share / mss + WINDOW_SLACK;
+	window = share / mss > WINDOW_LEAST ? share / mss : WINDOW_LEAST;
 	if (is_first) {
 		__u64 most = spare_bytes(path) / mss;
 

@@ -13,8 +13,8 @@
 #define USEC_PER_SEC 1000000
 #define NSEC_PER_USEC 1000
 
-/* Segments of a share beyond the share itself, so that a small one has acknowledgements to clock it. */
-#define WINDOW_SLACK 4
+/* Segments of the smallest share, so that it has acknowledgements to clock it. */
+#define WINDOW_LEAST 4
 /* Segments of a first flight that nothing is known about (RFC 6928). */
 #define WINDOW_FIRST 10
 /* Segments: more than any path takes. */
@@ -34,7 +34,7 @@
  * another sender keeps the queue filled; and so that the queue empties.
  */
 #define SCALE 125
-#define SCALE_CONTENDED 180
+#define SCALE_CONTENDED 185
 #define SCALE_DRAIN 75
 /* Time from one drain to the next, and how long one lasts beyond one and a half round trips. */
 #define DRAIN_INTERVAL_MS 5000
@@ -48,12 +48,29 @@
 #define QUEUED_ACKS 32
 /* The shortest window in microseconds: timers and bursts of ACKs are coarse. */
 #define WINDOW_LEAST_US 10000
-/* Losses of a window in percent from which on it is no random loss. */
-#define LOSS_MOST 15
-/* Bytes of a window from which on its losses count. */
-#define LOSS_BYTES 65536
+/* Losses of a window in per mille from which on it is no random loss. */
+#define LOSS_MOST 150
+/* Bytes that show a share of losses: those of as many windows as needed. */
+#define LOSS_BYTES 262144
 /* The estimate after such a window, in percent. */
 #define LOSS_FACTOR 85
+/* Losses of a window in per mille, beyond twice the path's, that show a full and short queue. */
+#define OVERFLOW_LOSS 20
+/*
+ * Losses in per mille from which on they are the path's. Without such, a short queue is
+ * shared with senders that take each loss for congestion, as CUBIC does (RFC 9438): after an
+ * overflow, less is in flight by as much as CUBIC's factor, and it returns as slowly. With such,
+ * only what overflows is saved. In percent, and the least that is left.
+ */
+#define RANDOM_LOSS 5
+#define CUT_SHARED 70
+#define SCALE_SHARED 50
+#define CUT_RANDOM 90
+#define SCALE_RANDOM 95
+/* How long a queue counts as short after it has overflowed: meanwhile no slow start fills it. */
+#define SHORT_NS 30000000000ull
+/* Windows before the first drain of a path, which shows its losses. */
+#define FIRST_WINDOWS 4
 /* The least of the former estimate that a window leaves, in percent. */
 #define FALL_MOST 60
 
@@ -105,19 +122,33 @@ struct path {
 	/* When the next drain begins; during one, when it ends, and the least round trip at its end. */
 	__u64 drain_ns;
 	__u64 drain_rtt_us;
-	/* Windows that began before are not judged: the drain has made them. */
+	/* Windows that began before are not judged: a drain or a cut has made them. */
 	__u64 settled_ns;
-	/* The current window: its start, bytes delivered and lost, and the least round trip. */
+	/* Bytes delivered and lost that have not shown a share of losses yet. */
+	__u64 sample_delivered;
+	__u64 sample_lost;
+	/*
+	 * The least share of losses in per mille, and one: since the last drain, and between that
+	 * and the one before. 0 if unknown.
+	 */
+	__u64 loss_since;
+	__u64 random_loss;
+	/* The current window: its start, bytes delivered and lost, the least and longest round trip. */
 	__u64 window_ns;
 	__u64 delivered;
 	__u64 lost;
 	__u64 window_rtt_us;
+	__u64 window_most_us;
 	/* Bytes per second of the last two windows with a queue. */
 	__u64 last, before;
 	/* Percent of what the path holds that all connections together have in flight. */
 	__u64 scale;
+	/* Until when the queue counts as short. */
+	__u64 short_until_ns;
 	/* Windows without a queue in a row. */
 	__u64 free;
+	/* Windows since the scale was cut. */
+	__u64 recovering;
 	/* Connections with bytes in flight. */
 	__s64 flows;
 	/* Round trips in a row that showed a queue. */
@@ -179,6 +210,7 @@ static __always_inline void open_window(struct path *path, __u64 now)
 	path->delivered = 0;
 	path->lost = 0;
 	path->window_rtt_us = 0;
+	path->window_most_us = 0;
 	path->limited = 0;
 }
 
@@ -213,138 +245,9 @@ static __always_inline __u64 share_bytes(struct path *path)
 /* Bytes that no connection has been granted. */
 static __always_inline __u64 spare_bytes(struct path *path)
 {
-	__s64 spare = held_bytes(path) * SCALE_MOST / 100 - path->granted;
+	/* A short queue has overflowed. */
+	__u64 scale = path->scale < SCALE ? path->scale : SCALE_MOST;
+	__s64 spare = held_bytes(path) * scale / 100 - path->granted;
 
 	return spare > 0 ? spare : 0;
-}
-
-static __always_inline bool is_queued(struct path *path, __u64 us)
-{
-	return us > path->rtt_min_us + path->rtt_min_us / 4 + 2000;
-}
-
-static __always_inline void on_round_trip(struct path *path, __u64 us, bool is_limited, __u64 now)
-{
-	if (path->rtt_min_us == 0 || us < path->rtt_min_us)
-		path->rtt_min_us = us;
-	if (path->rtt_since_us == 0 || us < path->rtt_since_us)
-		path->rtt_since_us = us;
-	if (path->window_rtt_us == 0 || us < path->window_rtt_us)
-		path->window_rtt_us = us;
-	if (path->phase == DRAIN && now + us * NSEC_PER_USEC > path->drain_ns &&
-	    (path->drain_rtt_us == 0 || us < path->drain_rtt_us))
-		path->drain_rtt_us = us;
-	if (is_queued(path, us))
-		path->queued += is_limited;
-	else
-		path->queued = 0;
-	if (path->phase == STARTUP && path->queued >= QUEUED_ACKS)
-		path->phase = HOLD;
-}
-
-/* What the last interval has shown of the round-trip time is all that counts from now on. */
-static __always_inline void end_drain(struct path *path, __u64 now)
-{
-	__u64 least = path->rtt_min_us;
-
-	path->contended = path->drain_rtt_us > least + least / 8 + 2000;
-	if (path->rtt_since_us)
-		path->rtt_min_us = path->rtt_since_us;
-	path->rtt_since_us = 0;
-	path->settled_ns = now + 2 * window_length(path);
-	path->free = 0;
-	if (path->scale < least_scale(path))
-		path->scale = least_scale(path);
-	path->phase = STEADY;
-}
-
-/* The path was idle as a drain was due: it has no queue of ours. */
-static __always_inline void rest(struct path *path, __u64 now)
-{
-	path->drain_ns = next_drain(now);
-	path->contended = 0;
-	if (path->phase == DRAIN)
-		path->phase = STEADY;
-}
-
-/* Begins a drain that is due, or ends it. */
-static __always_inline void turn_drain(struct path *path, __u64 now)
-{
-	bool begins = path->phase == STEADY;
-	__u64 due = path->drain_ns;
-	__u64 next = begins ? now + window_length(path) * 3 / 2 + DRAIN_NS : next_drain(now);
-
-	/* Another CPU may do so as well. */
-	if (__sync_val_compare_and_swap(&path->drain_ns, due, next) != due)
-		return;
-	path->drain_rtt_us = begins ? 0 : path->drain_rtt_us;
-	if (begins)
-		path->phase = DRAIN;
-	else
-		end_drain(path, now);
-}
-
-/* The estimate after a window in which the queue was never empty. */
-static __always_inline void on_busy_window(struct path *path, __u64 rate, __u64 now)
-{
-	__u64 least = path->rate * FALL_MOST / 100;
-	__u64 most = rate > path->last ? rate : path->last;
-	__u64 scale;
-
-	most = most > path->before ? most : path->before;
-	path->before = path->last;
-	path->last = rate;
-	path->free = 0;
-	if (path->phase == STEADY) {
-		path->rate = most > least ? most : least;
-	} else {
-		path->rate = rate;
-		path->drain_ns = next_drain(now);
-		path->phase = STEADY;
-	}
-	scale = path->scale * path->rtt_min_us * least_scale(path) / path->window_rtt_us / 100;
-	if (scale < path->scale)
-		path->scale = scale > least_scale(path) ? scale : least_scale(path);
-}
-
-/* And after another one. */
-static __always_inline void on_free_window(struct path *path, __u64 rate)
-{
-	__u64 most = least_scale(path) * (path->flows > 1 ? path->flows : 1);
-
-	if (path->phase == HOLD || rate * 100 > path->rate * RISING) {
-		path->phase = STARTUP;
-		path->queued = 0;
-	}
-	if (rate > path->rate)
-		path->rate = rate;
-	/* Connections that need less than their share leave it to the others. */
-	if (path->limited && ++path->free % FREE_WINDOWS == 0)
-		path->scale += path->scale / 4;
-	if (path->scale > most)
-		path->scale = most;
-}
-
-static __always_inline void close_window(struct path *path, __u64 now)
-{
-	__u64 began = path->window_ns, delivered = path->delivered, lost = path->lost;
-	__u64 us = (now - began) / NSEC_PER_USEC;
-	__u64 rtt = path->window_rtt_us;
-	bool was_held = path->phase != STARTUP;
-	bool is_judged = path->phase != DRAIN && began >= path->settled_ns;
-	__u64 rate;
-
-	/* Another CPU may close it as well. */
-	if (us == 0 || __sync_val_compare_and_swap(&path->window_ns, began, now) != began)
-		return;
-	rate = delivered * USEC_PER_SEC / us;
-	/* Connections with little to send show nothing of the path. */
-	if (is_judged && was_held && path->limited &&
-	    rtt > path->rtt_min_us + path->rtt_min_us / 16 + 1000)
-		on_busy_window(path, rate, now);
-	else if (is_judged)
-		on_free_window(path, rate);
-	if (delivered + lost > LOSS_BYTES && lost * 100 > (delivered + lost) * LOSS_MOST)
-		path->rate = path->rate * LOSS_FACTOR / 100;
-	open_window(path, now);
 }

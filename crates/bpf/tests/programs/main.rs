@@ -12,6 +12,7 @@
 
 mod admission;
 mod answers;
+mod congestion;
 mod cost;
 mod fragments;
 mod half_open_flows;
