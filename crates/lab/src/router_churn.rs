@@ -29,7 +29,7 @@ use self::plan::{Event, Plan};
 use self::testbed::Testbed;
 use self::verdict::{Pair, Span};
 use crate::names::{Named, named};
-use crate::node::Binary;
+use crate::node::{Binary, require_bpf_file_system};
 use crate::process::wait_until;
 use crate::record::{Common, Record};
 use crate::{socket, threads};
@@ -50,6 +50,8 @@ named! {
         Socket = "socket",
         /// By translating packets
         Packet = "packet",
+        /// By the length of answers, the default of a node
+        Auto = "auto",
     }
 }
 
@@ -60,10 +62,11 @@ impl DataPath {
     }
 
     /// What a node counts for each connection that it carries so.
-    fn counter(self) -> &'static str {
+    fn counters(self) -> &'static [&'static str] {
         match self {
-            Self::Socket => "relays_opened",
-            Self::Packet => "packet_opened",
+            Self::Socket => &["relays_opened"],
+            Self::Packet => &["packet_opened"],
+            Self::Auto => &["relays_opened", "packet_opened"],
         }
     }
 }
@@ -112,6 +115,9 @@ struct Run {
 
 /// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
 pub fn run(args: &Args) -> Result<()> {
+    if args.data_path == DataPath::Auto {
+        require_bpf_file_system()?;
+    }
     let mut record = Record::start("router-churn", args.common.seed);
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;

@@ -100,7 +100,11 @@ impl Keeper {
 
     /// The number of connections that all nodes have carried so far.
     pub(super) fn opened(&mut self) -> Result<u64> {
-        Ok(self.opened + self.node.counter(self.data_path.counter())?)
+        let counters = self.data_path.counters().iter();
+        let opened: u64 = counters
+            .map(|name| self.node.counter(name))
+            .sum::<Result<_>>()?;
+        Ok(self.opened + opened)
     }
 
     /// Adds those of a process that is about to be replaced.
