@@ -39,6 +39,7 @@ static __always_inline bool join(void *sk, struct path *path)
 		if (path->scale > least_scale(path))
 			path->scale = least_scale(path);
 		path->free = 0;
+		path->sampled_ns = now + SAMPLE_WINDOWS * window_length(path);
 		if (now >= path->drain_ns)
 			rest(path, now);
 	}
@@ -79,10 +80,11 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 		window = window < most ? window : most;
 	}
 	if (path->phase < STEADY) {
-		/* Slow start, from what is known on. */
+		/* Slow start, from what is known on, or from a window that was configured. */
 		__u64 most = 3 * window + WINDOW_FIRST;
 		__u64 grown = now + (path->phase == STARTUP ? acked : 0);
 
+		most = most > now ? most : now;
 		grown = grown > most ? most : grown;
 		window = grown > window ? grown : window;
 	}

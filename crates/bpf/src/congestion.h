@@ -54,6 +54,10 @@
 #define LOSS_BYTES 262144
 /* The estimate after such a window, in percent. */
 #define LOSS_FACTOR 85
+/* Such shares that show the path's own losses by the least of them. */
+#define SAMPLES_LEAST 4
+/* Windows after an idle time that show none: bytes are delivered before losses are found. */
+#define SAMPLE_WINDOWS 3
 /* Losses of a window in per mille, beyond twice the path's, that show a full and short queue. */
 #define OVERFLOW_LOSS 20
 /*
@@ -64,7 +68,7 @@
  */
 #define RANDOM_LOSS 5
 #define CUT_SHARED 70
-#define SCALE_SHARED 50
+#define SCALE_SHARED 75
 #define CUT_RANDOM 90
 #define SCALE_RANDOM 95
 /* How long a queue counts as short after it has overflowed: meanwhile no slow start fills it. */
@@ -127,11 +131,12 @@ struct path {
 	/* Bytes delivered and lost that have not shown a share of losses yet. */
 	__u64 sample_delivered;
 	__u64 sample_lost;
-	/*
-	 * The least share of losses in per mille, and one: since the last drain, and between that
-	 * and the one before. 0 if unknown.
-	 */
+	/* From when on they may. */
+	__u64 sampled_ns;
+	/* Shares of losses in the current interval, and the least of them in per mille, and one. */
+	__u64 samples;
 	__u64 loss_since;
+	/* That of an interval with enough of them; 0 if unknown. */
 	__u64 random_loss;
 	/* The current window: its start, bytes delivered and lost, the least and longest round trip. */
 	__u64 window_ns;

@@ -41,8 +41,11 @@ static __always_inline void end_drain(struct path *path, __u64 now)
 	if (path->rtt_since_us)
 		path->rtt_min_us = path->rtt_since_us;
 	path->rtt_since_us = 0;
-	path->random_loss = path->loss_since;
-	path->loss_since = 0;
+	if (path->samples >= SAMPLES_LEAST) {
+		path->random_loss = path->loss_since;
+		path->samples = 0;
+		path->loss_since = 0;
+	}
 	path->settled_ns = now + 2 * window_length(path);
 	path->free = 0;
 	if (path->contended && path->scale < SCALE_CONTENDED)
@@ -136,19 +139,28 @@ static __always_inline __u64 sample_loss(struct path *path, __u64 delivered, __u
 	path->sample_delivered = 0;
 	path->sample_lost = 0;
 	share = lost * 1000 / (delivered + lost) + 1;
+	path->samples++;
 	if (path->loss_since == 0 || share < path->loss_since)
 		path->loss_since = share;
 	return share;
 }
 
-/* A short queue is full: its losses show that, and no delay. */
-static __always_inline void on_overflow(struct path *path, __u64 now)
+/*
+ * A short queue is full: its losses show that, and no delay. If less than the path holds is in
+ * flight and as much is lost, they are the path's.
+ */
+static __always_inline void on_overflow(struct path *path, __u64 loss, __u64 now)
 {
-	bool is_random = path->random_loss >= RANDOM_LOSS;
-	__u64 scale = path->scale * (is_random ? CUT_RANDOM : CUT_SHARED) / 100;
-	__u64 least = is_random ? SCALE_RANDOM : SCALE_SHARED;
+	__u64 cut = CUT_SHARED, least = SCALE_SHARED;
 
-	path->scale = scale > least ? scale : least;
+	if (path->random_loss < RANDOM_LOSS && path->scale <= SCALE_SHARED)
+		path->random_loss = loss;
+	if (path->random_loss >= RANDOM_LOSS) {
+		cut = CUT_RANDOM;
+		least = SCALE_RANDOM;
+	}
+	cut = path->scale * cut / 100;
+	path->scale = cut > least ? cut : least;
 	path->settled_ns = now + 2 * window_length(path);
 	path->short_until_ns = now + SHORT_NS;
 	path->free = 0;
@@ -179,7 +191,7 @@ static __always_inline void judge_window(struct path *path, __u64 rate, __u64 lo
 	else if (rate > path->rate)
 		path->rate = rate;
 	if (path->phase == STEADY && overflows && path->random_loss)
-		on_overflow(path, now);
+		on_overflow(path, loss, now);
 	else
 		recover(path);
 }
@@ -193,7 +205,7 @@ static __always_inline void close_window(struct path *path, __u64 now)
 	/* Another CPU may close it as well. */
 	if (us == 0 || __sync_val_compare_and_swap(&path->window_ns, began, now) != began)
 		return;
-	loss = sample_loss(path, delivered, lost);
+	loss = began < path->sampled_ns ? 0 : sample_loss(path, delivered, lost);
 	if (path->phase != DRAIN && began >= path->settled_ns)
 		judge_window(path, delivered * USEC_PER_SEC / us, loss, now);
 	if (loss > LOSS_MOST && path->phase == STEADY && began >= path->settled_ns)

@@ -37,7 +37,7 @@ fn lose_probes(fixture: &Fixture) {
     let rules = Family::ALL.map(|family| {
         let word = if family == Family::V4 { "ip" } else { "ip6" };
         let three = fixture.address(3, family);
-        format!("{word} daddr {three} udp dport 862 numgen random mod 100 < 5 drop\n")
+        format!("{word} daddr {three} udp dport 862 numgen random mod 100 < 50 drop\n")
     });
     firewall(fixture.host(1), "lossy", &[("output", &rules.concat())]);
 }
