@@ -11,16 +11,21 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
-    ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir,
-    EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming, ServerConfig, StreamEvent,
-    StreamId, Transmit, VarInt,
+    ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, ConnectionStats,
+    DatagramEvent, Dir, EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming,
+    ServerConfig, StreamEvent, StreamId, Transmit, VarInt,
 };
 use rustls::pki_types::CertificateDer;
 
-use crate::control::ControlFactory;
+use crate::control::{self, ControlFactory};
 use crate::credentials::{self, Credentials};
 use crate::stream::{Local, Ready, Stream};
 use crate::transport;
+
+mod fec;
+
+use fec::Fec;
+pub use fec::Repairs;
 
 /// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them a
 /// sender has to show first that it receives at its address (RFC 9000 §8.1.2).
@@ -129,6 +134,9 @@ pub struct Endpoint {
     handshakes: usize,
     /// Connections of which nothing is left.
     removed: Vec<u64>,
+    /// Streams whose last block waits for more bytes, and until when at most.
+    incomplete: HashMap<Stream, Option<Duration>>,
+    repairs: Repairs,
 }
 
 struct Conn {
@@ -151,6 +159,7 @@ struct Conn {
     elicited: u64,
     /// When one was first sent since then.
     waits_since: Option<Duration>,
+    fec: Fec,
 }
 
 impl fmt::Debug for Endpoint {
@@ -181,6 +190,8 @@ impl Endpoint {
             events: VecDeque::new(),
             handshakes: 0,
             removed: Vec::new(),
+            incomplete: HashMap::new(),
+            repairs: Repairs::default(),
         }
     }
 
@@ -298,6 +309,7 @@ impl Endpoint {
     ) -> u64 {
         self.last += 1;
         let number = self.last;
+        let fec = Fec::new(control::load_of(inner.congestion_state()));
         let conn = Conn {
             number,
             inner,
@@ -313,6 +325,7 @@ impl Endpoint {
             received: now,
             elicited: 0,
             waits_since: None,
+            fec,
         };
         self.connections.insert(handle, conn);
         self.handles.insert(number, handle);
@@ -360,7 +373,9 @@ impl Endpoint {
             let conn = self.connections.get_mut(&handle);
             let sent = conn.and_then(|conn| {
                 let transmit = conn.inner.poll_transmit(at, most, buffer)?;
-                if std::mem::replace(&mut conn.elicited, elicited(&conn.inner)) != conn.elicited {
+                if std::mem::replace(&mut conn.elicited, elicited(&conn.inner.stats()))
+                    != conn.elicited
+                {
                     conn.waits_since.get_or_insert(now);
                 }
                 Some((conn.socket, transmit))
@@ -369,6 +384,9 @@ impl Endpoint {
                 // In turn, so that no connection waits for the whole window of another.
                 self.dirty.rotate_left(1);
                 return sent;
+            }
+            if self.repair(handle) {
+                continue;
             }
             self.dirty.pop_front();
             if let Some(conn) = self.connections.get_mut(&handle) {
@@ -386,6 +404,7 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
+        self.complete_paused(now);
         let at = self.instant(now);
         while let Some((due, handle)) = self.timers.first().copied()
             && due <= at
@@ -402,9 +421,11 @@ impl Endpoint {
 
     /// When to call [`Self::on_time`] at the latest.
     pub fn deadline(&self) -> Option<Duration> {
-        let (due, _) = self.timers.first()?;
         let (epoch, base) = self.epoch;
-        Some(base + due.saturating_duration_since(epoch))
+        let timer = self.timers.first();
+        let timer = timer.map(|(due, _)| base + due.saturating_duration_since(epoch));
+        let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
+        pauses.chain(timer).min()
     }
 
     /// Whether a connection carries new flows: open, and not silent about what was
@@ -482,8 +503,17 @@ impl Endpoint {
     /// `WouldBlock`; `ConnectionReset` when the peer has reset the stream, or the connection is
     /// lost.
     pub fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> io::Result<usize> {
-        self.with(stream, |local, inner| local.read(inner, stream.id, buffer))
-            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
+        let is_repaired = self.conn(stream.connection).is_some_and(Conn::is_repaired);
+        let read = self.with(stream, |local, inner| {
+            if is_repaired {
+                local.assemble();
+            }
+            local.read(inner, stream.id, buffer)
+        });
+        if is_repaired {
+            self.retain(stream);
+        }
+        read.unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Writes what there is room for.
@@ -491,8 +521,11 @@ impl Endpoint {
     /// # Errors
     /// As [`Self::read`].
     pub fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
-        self.with(stream, |local, inner| local.write(inner, stream.id, bytes))
-            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
+        let written = self
+            .with(stream, |local, inner| local.write(inner, stream.id, bytes))
+            .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))?;
+        self.protect(stream, &bytes[..written]);
+        Ok(written)
     }
 
     /// Sends FIN.
@@ -501,7 +534,9 @@ impl Endpoint {
     /// `NotConnected` when the stream has failed.
     pub fn finish(&mut self, stream: Stream) -> io::Result<()> {
         self.with(stream, |local, inner| local.finish(inner, stream.id))
-            .unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
+            .unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
+        self.complete(stream, true);
+        Ok(())
     }
 
     /// Resets a stream in both directions, with the reason.
@@ -520,7 +555,10 @@ impl Endpoint {
         if let Some(conn) = self.connections.get_mut(&handle)
             && let Some(local) = conn.streams.remove(&stream.id)
         {
-            local.close(&mut conn.inner, stream.id, code.into());
+            if local.close(&mut conn.inner, stream.id, code.into()) {
+                conn.leave(stream.id);
+            }
+            self.incomplete.remove(&stream);
             self.touch(handle);
         }
     }
@@ -626,7 +664,8 @@ impl Endpoint {
             Proto::Connected => self.on_connected(handle),
             Proto::ConnectionLost { reason } => self.on_lost(handle, reason.into()),
             Proto::Stream(event) => self.on_stream(handle, event),
-            Proto::HandshakeDataReady | Proto::DatagramReceived | Proto::DatagramsUnblocked => {}
+            Proto::DatagramReceived => self.on_repairs(handle),
+            Proto::HandshakeDataReady | Proto::DatagramsUnblocked => {}
         }
     }
 
@@ -659,6 +698,8 @@ impl Endpoint {
             writable: true,
             failed: true,
         };
+        self.incomplete
+            .retain(|stream, _| stream.connection != conn.number);
         let tags = conn.streams.drain().filter_map(|(_, local)| local.tag);
         self.events
             .extend(tags.map(|tag| Event::Ready { tag, ready }));
@@ -678,6 +719,7 @@ impl Endpoint {
         let id = match event {
             StreamEvent::Opened { dir: Dir::Uni } => return self.on_going_away(handle),
             StreamEvent::Opened { dir } => return self.accept_streams(handle, dir),
+            StreamEvent::Readable { id } if conn.discard_leftover(id) => return,
             StreamEvent::Readable { id } => {
                 ready.readable = true;
                 id
@@ -715,6 +757,7 @@ impl Endpoint {
         let (connection, peer) = (conn.number, conn.peer);
         while let Some(id) = conn.inner.streams().accept(dir) {
             conn.streams.insert(id, Local::default());
+            conn.take_early(id);
             if let Some(peer) = peer {
                 let stream = Stream { connection, id };
                 self.events.push_back(Event::Opened { stream, peer });
@@ -766,7 +809,7 @@ fn config_of(secret: &[u8; 32]) -> EndpointConfig {
 }
 
 /// Frames sent of the kinds that are sent again and again until they are acknowledged.
-fn elicited(connection: &Connection) -> u64 {
-    let frames = connection.stats().frame_tx;
-    frames.stream + frames.ping + frames.reset_stream + frames.crypto
+fn elicited(stats: &ConnectionStats) -> u64 {
+    let frames = stats.frame_tx;
+    frames.stream + frames.ping + frames.reset_stream + frames.crypto + frames.datagram
 }

@@ -6,6 +6,7 @@
 //! * [`Tunnels`] is an endpoint with its UDP sockets, for an event loop of epoll(7): one descriptor
 //!   to watch, one deadline.
 //! * [`Control`] decides how much may be in flight.
+//! * `fec` repairs what a path loses before it is sent again.
 //! * [`Credentials`] are what two nodes show each other: raw public keys (RFC 7250).
 //!
 //! Times are durations from an origin of the caller's, the same for all calls.
@@ -13,6 +14,7 @@
 mod control;
 mod credentials;
 mod endpoint;
+mod fec;
 #[cfg(test)]
 mod simulation;
 mod socket;
@@ -22,7 +24,9 @@ mod tunnels;
 
 pub use control::{Control, ControlFactory};
 pub use credentials::Credentials;
-pub use endpoint::{Endpoint, Event, LostReason};
+pub use endpoint::{Endpoint, Event, LostReason, Repairs};
+#[cfg(fuzzing)]
+pub use fec::drive_assembly;
 pub use stream::{Ready, Stream};
 pub use transport::STREAM_WINDOW;
 pub use tunnels::Tunnels;

@@ -11,6 +11,7 @@ use posthaste_testkit::{Rng, Timeline, simulate};
 use super::*;
 
 mod flows;
+mod repairs;
 
 const DIALER: u64 = 1;
 const ACCEPTOR: u64 = 2;
@@ -131,6 +132,14 @@ impl Network {
                 .any(|one| matches!(one, Event::Up { .. }))
         };
         is_up(0) && is_up(1)
+    }
+
+    /// The stream that the dialer has opened, at the acceptor.
+    fn opened(&self) -> Option<Stream> {
+        self.events[1].iter().find_map(|event| match event {
+            Event::Opened { stream, .. } => Some(*stream),
+            _ => None,
+        })
     }
 
     fn is_lost(&self, end: usize) -> bool {
@@ -264,14 +273,8 @@ fn stream_with_another_tag_is_ready() {
     network.run_until("up", Network::is_up);
     let stream = network.ends[0].open(network.dialed, 7).unwrap();
     network.ends[0].write(stream, b"first, second").unwrap();
-    let opened = |network: &Network| {
-        network.events[1].iter().find_map(|event| match event {
-            Event::Opened { stream, .. } => Some(*stream),
-            _ => None,
-        })
-    };
-    network.run_until("opened", |network| opened(network).is_some());
-    let accepted = opened(&network).unwrap();
+    network.run_until("opened", |network| network.opened().is_some());
+    let accepted = network.opened().unwrap();
     let mut buffer = [0; 5];
     let acceptor = &mut network.ends[1];
     assert_eq!(acceptor.read(accepted, &mut buffer).unwrap(), 5);

@@ -5,6 +5,13 @@ use std::io;
 
 use quinn_proto::{Connection, ReadError, ReadableError, StreamId, VarInt, WriteError};
 
+use crate::fec::{Assembly, Repair, SourceBlock};
+use crate::transport::STREAM_WINDOW;
+
+/// Bytes of a stream that may have come behind a gap: what a fast path brings while the same packet is
+/// lost several times.
+const UNREAD_MAX: u64 = 16 * STREAM_WINDOW as u64;
+
 /// A stream, by a name that is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
@@ -37,6 +44,16 @@ pub(crate) struct Local {
     stopped: bool,
     /// One of the ends has reset it.
     failed: bool,
+    /// Bytes that were written.
+    pub(crate) written: u64,
+    /// The last of them, which repair symbols will follow.
+    pub(crate) block: Option<SourceBlock>,
+    /// Bytes that were read before there was an assembly.
+    read: u64,
+    /// What was received, in any order, if the peer sends repair symbols.
+    pub(crate) assembly: Option<Assembly>,
+    /// quinn-proto has passed all bytes and the end.
+    drained: bool,
 }
 
 impl Local {
@@ -64,6 +81,22 @@ impl Local {
         if self.ended || buffer.is_empty() {
             return Ok(0);
         }
+        match self.assembly.take() {
+            Some(mut assembly) => {
+                let read = self.read_assembled(connection, id, &mut assembly, buffer);
+                self.assembly = Some(assembly);
+                read
+            }
+            None => self.read_in_order(connection, id, buffer),
+        }
+    }
+
+    fn read_in_order(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
         let mut stream = connection.recv_stream(id);
         let mut chunks = match stream.read(true) {
             Ok(chunks) => chunks,
@@ -82,18 +115,85 @@ impl Local {
                     }
                 }
                 Ok(None) => {
-                    self.ended = true;
+                    (self.ended, self.drained) = (true, true);
                     break None;
                 }
                 Err(error) => break Some(error),
             }
         };
         let _ = chunks.finalize();
+        self.read += filled as u64;
         match stop {
             Some(ReadError::Reset(_)) => Err(self.fail()),
             Some(ReadError::Blocked) if filled == 0 => Err(io::ErrorKind::WouldBlock.into()),
             Some(ReadError::Blocked) | None => Ok(filled),
         }
+    }
+
+    fn read_assembled(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        assembly: &mut Assembly,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        let mut filled = assembly.read(buffer);
+        if filled < buffer.len() && !assembly.is_over() {
+            self.drained = self.pull(connection, id, assembly)?;
+            filled += assembly.read(&mut buffer[filled..]);
+        }
+        self.ended = assembly.is_over() && filled < buffer.len();
+        if filled == 0 && !self.ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(filled)
+    }
+
+    /// Passes what has come to the assembly, in any order. Returns whether that was all.
+    fn pull(
+        &mut self,
+        connection: &mut Connection,
+        id: StreamId,
+        assembly: &mut Assembly,
+    ) -> io::Result<bool> {
+        let mut stream = connection.recv_stream(id);
+        let Ok(mut chunks) = stream.read(false) else {
+            return Err(self.fail());
+        };
+        loop {
+            let fits = match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => assembly.insert(chunk.offset, &chunk.bytes),
+                Ok(None) => return assembly.on_end().map(|()| true).map_err(|_| self.fail()),
+                Err(ReadError::Blocked) => return Ok(false),
+                Err(ReadError::Reset(_)) => return Err(self.fail()),
+            };
+            if fits.is_err() || assembly.unread() > UNREAD_MAX {
+                return Err(self.fail());
+            }
+        }
+    }
+
+    /// Reads by pieces from now on: the peer sends repair symbols.
+    pub(crate) fn assemble(&mut self) -> &mut Assembly {
+        self.assembly
+            .get_or_insert_with(|| Assembly::new(self.read))
+    }
+
+    /// Takes a repair symbol.
+    pub(crate) fn on_repair(&mut self, repair: &Repair) {
+        if !self.ended && !self.failed {
+            self.assemble().on_repair(repair);
+        }
+    }
+
+    /// Whether the stream has ended by repair, so that bytes may still come which no one needs.
+    pub(crate) fn has_leftover(&self) -> bool {
+        self.ended && !self.drained
+    }
+
+    /// Reads what has come after the end, and drops it.
+    pub(crate) fn discard(&mut self, connection: &mut Connection, id: StreamId) {
+        self.drained = discard(connection, id);
     }
 
     /// Writes what there is room for. Without bytes, it only checks whether the stream has failed.
@@ -144,14 +244,16 @@ impl Local {
     }
 
     /// Lets go of a stream: what was written and its FIN still arrive. A direction that has not
-    /// ended is reset.
-    pub(crate) fn close(mut self, connection: &mut Connection, id: StreamId, code: VarInt) {
+    /// ended is reset. Returns whether bytes of it may still come.
+    pub(crate) fn close(mut self, connection: &mut Connection, id: StreamId, code: VarInt) -> bool {
         if !self.finished {
-            return self.reset(connection, id, code);
+            self.reset(connection, id, code);
+            return false;
         }
         if !self.ended {
             let _ = connection.recv_stream(id).stop(code);
         }
+        self.has_leftover()
     }
 
     /// The peer wants no more bytes. What it has sent can still be read, as after the reset of a TCP
@@ -163,5 +265,20 @@ impl Local {
     fn fail(&mut self) -> io::Error {
         self.failed = true;
         io::ErrorKind::ConnectionReset.into()
+    }
+}
+
+/// Reads and drops what has come of a stream. Returns whether that was all.
+pub(crate) fn discard(connection: &mut Connection, id: StreamId) -> bool {
+    let mut stream = connection.recv_stream(id);
+    let Ok(mut chunks) = stream.read(false) else {
+        return true;
+    };
+    loop {
+        match chunks.next(usize::MAX) {
+            Ok(Some(_)) => {}
+            Err(ReadError::Blocked) => return false,
+            Ok(None) | Err(ReadError::Reset(_)) => return true,
+        }
     }
 }

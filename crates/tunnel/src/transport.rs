@@ -25,6 +25,8 @@ const STREAMS_MAX: u32 = 4096;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(15);
 /// Interval of the keep-alives of a connection without flows.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// Bytes of repair symbols that wait to be sent, or to be taken.
+const REPAIR_BUFFER: usize = 256 << 10;
 /// Bytes of UDP payload that fit into Ethernet's 1500 over IPv6.
 const MTU_MAX: u16 = 1452;
 
@@ -40,7 +42,8 @@ pub(crate) fn config(control: ControlFactory) -> TransportConfig {
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
         // An end opens it to report that it goes away.
         .max_concurrent_uni_streams(VarInt::from_u32(1))
-        .datagram_receive_buffer_size(None)
+        .datagram_receive_buffer_size(Some(REPAIR_BUFFER))
+        .datagram_send_buffer_size(REPAIR_BUFFER)
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_idle_timeout(IDLE_MAX.try_into().ok())
         .mtu_discovery_config(Some(discovery))

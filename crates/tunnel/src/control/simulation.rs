@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Senders that share a bottleneck: a rate that changes, a queue of limited length, loss at random.
-//! Packets are the events; a schedule follows from its seed.
+//! Senders with this control, and with CUBIC, that share a bottleneck.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use posthaste_testkit::{Rng, Timeline};
+use posthaste_testkit::bottleneck::{self, Acked, Cubic, PACKET, Path, Sender, mbits, percent};
 
 use super::*;
 
-mod cubic;
-
-use cubic::Cubic;
-
-const PACKET: u64 = 1250;
-
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-/// Bytes per second of so many Mbit/s.
-fn mbits(rate: u64) -> u64 {
-    rate * 125_000
 }
 
 enum Rule {
@@ -29,233 +16,69 @@ enum Rule {
     Cubic(Cubic),
 }
 
-/// A sender that always has something to send.
-struct Sender {
-    rule: Rule,
-    starts: Duration,
-    /// Number, time of sending.
-    outstanding: VecDeque<(u64, Duration)>,
-    next: u64,
-    /// The smoothed round-trip time.
-    smoothed: Duration,
-    /// When the pacer lets the next packet go.
-    paced: Duration,
-    /// When a packet was last sent or acknowledged.
-    active: Duration,
-    delivered: u64,
-}
-
-impl Sender {
-    fn new(rule: Rule, starts: Duration) -> Self {
-        Self {
-            rule,
-            starts,
-            outstanding: VecDeque::new(),
-            next: 0,
-            smoothed: ms(100),
-            paced: starts,
-            active: starts,
-            delivered: 0,
-        }
-    }
-
-    fn own(starts: Duration) -> Self {
-        Self::new(Rule::Own(Box::new(Control::new(PACKET))), starts)
-    }
-
-    fn cubic(starts: Duration) -> Self {
-        Self::new(Rule::Cubic(Cubic::default()), starts)
-    }
-
+impl bottleneck::Rule for Rule {
     fn window(&self) -> u64 {
-        match &self.rule {
-            Rule::Own(control) => control.window(),
-            Rule::Cubic(cubic) => cubic.window(),
+        match self {
+            Self::Own(control) => control.window(),
+            Self::Cubic(cubic) => cubic.window(),
         }
     }
 
-    fn in_flight(&self) -> u64 {
-        self.outstanding.len() as u64 * PACKET
-    }
-
-    /// Sends a packet if window and pacer permit; returns its number.
-    fn send(&mut self, now: Duration) -> Option<u64> {
-        if now < self.starts || self.in_flight() + PACKET > self.window() || now < self.paced {
-            return None;
-        }
-        if let Rule::Own(control) = &mut self.rule {
-            control.on_sent(now);
+    fn step(&self, smoothed: Duration) -> Duration {
+        match self {
             // As the pacer of quinn-proto: 1.25 windows in a round trip.
-            let step =
-                self.smoothed.as_secs_f64() * PACKET as f64 / (control.window() as f64 * 1.25);
-            self.paced = self.paced.max(now.saturating_sub(ms(2))) + Duration::from_secs_f64(step);
-        }
-        self.outstanding.push_back((self.next, now));
-        self.active = now;
-        self.next += 1;
-        Some(self.next - 1)
-    }
-
-    fn on_ack(&mut self, number: u64, now: Duration) {
-        let Some(place) = self.outstanding.iter().position(|one| one.0 == number) else {
-            return;
-        };
-        let (_, sent) = self.outstanding.remove(place).unwrap();
-        self.smoothed = (self.smoothed * 7 + (now - sent)) / 8;
-        self.delivered += PACKET;
-        self.active = now;
-        // RFC 9002 §6.1.1: three packets behind it were acknowledged.
-        let lost = self
-            .outstanding
-            .iter()
-            .take_while(|one| one.0 + 3 <= number)
-            .count();
-        self.outstanding.drain(..lost);
-        let in_flight = self.in_flight();
-        match &mut self.rule {
-            Rule::Own(control) => {
-                control.on_ack(now, sent, PACKET);
-                control.on_acks(now, in_flight, false);
-                if lost > 0 {
-                    control.on_loss(lost as u64 * PACKET, false);
-                }
+            Self::Own(control) => {
+                let windows = PACKET as f64 / (control.window() as f64 * 1.25);
+                Duration::from_secs_f64(smoothed.as_secs_f64() * windows)
             }
-            Rule::Cubic(cubic) => {
-                if lost > 0 {
-                    cubic.on_loss(now, sent);
-                } else {
-                    cubic.on_ack(now);
-                }
-            }
+            Self::Cubic(_) => Duration::ZERO,
         }
     }
 
-    /// Nothing was acknowledged for long: all is lost.
-    fn on_time(&mut self, now: Duration) {
-        if !self.outstanding.is_empty() && now > self.active + self.smoothed * 3 + ms(200) {
-            let lost = self.in_flight();
-            self.outstanding.clear();
-            match &mut self.rule {
-                Rule::Own(control) => control.on_loss(lost, false),
-                Rule::Cubic(cubic) => cubic.on_loss(now, now),
+    fn on_sent(&mut self, now: Duration, _in_flight: u64) {
+        if let Self::Own(control) = self {
+            control.on_sent(now);
+        }
+    }
+
+    fn on_acked(&mut self, now: Duration, acked: Acked) {
+        match self {
+            Self::Own(control) => {
+                control.on_ack(now, acked.sent, PACKET);
+                control.on_acks(now, acked.in_flight, false);
+                if acked.lost > 0 {
+                    control.on_loss(acked.lost, false);
+                }
             }
+            Self::Cubic(cubic) => cubic.on_acked(now, acked),
+        }
+    }
+
+    fn on_time(&mut self, now: Duration, lost: u64) {
+        match self {
+            Self::Own(control) => control.on_loss(lost, false),
+            Self::Cubic(cubic) => cubic.on_time(now, lost),
         }
     }
 }
 
-enum Event {
-    Acked(usize, u64),
-    Tick,
+fn own(starts: Duration) -> Sender<Rule> {
+    Sender::new(Rule::Own(Box::new(Control::new(PACKET))), starts)
 }
 
-/// One bottleneck.
-struct Path {
-    rng: Rng,
-    /// Bytes per second from a time on.
-    rates: Vec<(Duration, u64)>,
-    /// The round-trip time without a queue.
-    round: Duration,
-    queue_max: u64,
-    /// Packets lost at random, in a thousand.
-    loss: u64,
-    senders: Vec<Sender>,
-    free_at: Duration,
-    sent: u64,
-    dropped: u64,
-    now: Duration,
-    events: Timeline<Duration, Event>,
-}
-
-impl Path {
-    fn new(seed: u64, rate: u64, round: Duration, senders: Vec<Sender>) -> Self {
-        let mut events = Timeline::default();
-        events.add(Duration::ZERO, Event::Tick);
-        Self {
-            rng: Rng::new(seed),
-            rates: vec![(Duration::ZERO, rate)],
-            round,
-            queue_max: product(rate, round),
-            loss: 0,
-            senders,
-            free_at: Duration::ZERO,
-            sent: 0,
-            dropped: 0,
-            now: Duration::ZERO,
-            events,
-        }
-    }
-
-    fn rate(&self) -> u64 {
-        let begun = self.rates.iter().take_while(|(from, _)| *from <= self.now);
-        begun.last().map_or(0, |(_, rate)| *rate)
-    }
-
-    fn transmit(&mut self, sender: usize, number: u64) {
-        self.sent += 1;
-        let waiting = product(self.rate(), self.free_at.saturating_sub(self.now));
-        if waiting + PACKET > self.queue_max {
-            self.dropped += 1;
-            return;
-        }
-        let took = Duration::from_secs_f64(PACKET as f64 / self.rate() as f64);
-        self.free_at = self.free_at.max(self.now) + took;
-        if self.rng.below(1000_u64) >= self.loss {
-            self.events
-                .add(self.free_at + self.round, Event::Acked(sender, number));
-        }
-    }
-
-    /// Runs for so long; returns the bytes that each sender has delivered meanwhile.
-    fn run(&mut self, time: Duration) -> Vec<u64> {
-        let before: Vec<u64> = self.senders.iter().map(|one| one.delivered).collect();
-        let until = self.now + time;
-        while self.events.first().is_some_and(|at| at <= until) {
-            let (at, event) = self.events.pop().unwrap();
-            self.now = at;
-            match event {
-                Event::Acked(sender, number) => {
-                    self.senders[sender].on_ack(number, at);
-                    self.send(sender);
-                }
-                Event::Tick => {
-                    for sender in 0..self.senders.len() {
-                        self.senders[sender].on_time(at);
-                        self.send(sender);
-                    }
-                    self.events
-                        .add(at + Duration::from_micros(500), Event::Tick);
-                }
-            }
-        }
-        self.now = until;
-        let after = self.senders.iter().map(|one| one.delivered);
-        after
-            .zip(before)
-            .map(|(after, before)| after - before)
-            .collect()
-    }
-
-    fn send(&mut self, sender: usize) {
-        while let Some(number) = self.senders[sender].send(self.now) {
-            self.transmit(sender, number);
-        }
-    }
-}
-
-/// The part of what the path can deliver that was, in percent.
-fn percent(delivered: u64, rate: u64, time: Duration) -> u64 {
-    delivered * 100 / product(rate, time)
+fn cubic(starts: Duration) -> Sender<Rule> {
+    Sender::new(Rule::Cubic(Cubic::default()), starts)
 }
 
 /// A path of 100 Mbit/s and 100 ms with a queue of one product.
-fn path(senders: Vec<Sender>) -> Path {
+fn path(senders: Vec<Sender<Rule>>) -> Path<Rule> {
     Path::new(1, mbits(100), ms(100), senders)
 }
 
 #[test]
 fn random_loss_costs_what_it_takes() {
     for (loss, least) in [(0, 96), (10, 95), (50, 90), (100, 83)] {
-        let mut path = path(vec![Sender::own(ms(0))]);
+        let mut path = path(vec![own(ms(0))]);
         path.loss = loss;
         path.run(ms(3000));
         let (sent, dropped) = (path.sent, path.dropped);
@@ -267,7 +90,7 @@ fn random_loss_costs_what_it_takes() {
 
 #[test]
 fn start_overruns_a_queue_by_little() {
-    let mut path = path(vec![Sender::own(ms(0))]);
+    let mut path = path(vec![own(ms(0))]);
     let got = percent(path.run(ms(2000))[0], mbits(100), ms(2000));
     assert!(got >= 65, "{got} %");
     assert!(
@@ -281,7 +104,7 @@ fn start_overruns_a_queue_by_little() {
 // promise: K23
 #[test]
 fn change_of_rate_followed_within_a_second() {
-    let mut path = path(vec![Sender::own(ms(0))]);
+    let mut path = path(vec![own(ms(0))]);
     path.rates = vec![
         (ms(0), mbits(100)),
         (ms(7000), mbits(20)),
@@ -302,7 +125,7 @@ fn change_of_rate_followed_within_a_second() {
 #[test]
 fn fair_to_its_like() {
     for count in [2, 8] {
-        let senders = (0..count).map(|place| Sender::own(ms(1000 * place)));
+        let senders = (0..count).map(|place| own(ms(1000 * place)));
         let mut path = path(senders.collect());
         path.run(ms(1000 * count + 20_000));
         let dropped = path.dropped;
@@ -317,13 +140,13 @@ fn fair_to_its_like() {
 #[test]
 fn fair_to_cubic() {
     // The queue in halves of the product.
-    for (own, cubic, rate, queue) in [
+    for (first, second, rate, queue) in [
         (0, 5000, 100, 2),
         (5000, 0, 100, 2),
         (0, 5000, 100, 4),
         (0, 5000, 20, 2),
     ] {
-        let senders = vec![Sender::own(ms(own)), Sender::cubic(ms(cubic))];
+        let senders = vec![own(ms(first)), cubic(ms(second))];
         let mut path = Path::new(1, mbits(rate), ms(100), senders);
         path.queue_max = path.queue_max * queue / 2;
         path.run(ms(12_000));
@@ -338,9 +161,92 @@ fn fair_to_cubic() {
 
 #[test]
 fn loss_of_a_sixth_sends_less() {
-    let mut path = path(vec![Sender::own(ms(0))]);
+    let mut path = path(vec![own(ms(0))]);
     path.loss = 300;
     path.run(ms(4000));
     let got = percent(path.run(ms(4000))[0], mbits(100), ms(4000));
     assert!(got < 60, "{got} %");
+}
+
+/// A control after 3 s over 100 Mbit/s and 100 ms, as many packets in each millisecond as the path carries.
+fn warm() -> (Control, Duration) {
+    let mut control = Control::new(PACKET);
+    let mut now = ms(0);
+    for _ in 0..3000 {
+        now += ms(1);
+        control.on_sent(now);
+        if now > ms(100) {
+            on_acks_of(&mut control, now, now - ms(100));
+        }
+    }
+    (control, now)
+}
+
+/// All packets of a millisecond are acknowledged.
+fn on_acks_of(control: &mut Control, now: Duration, sent: Duration) {
+    for _ in 0..mbits(100) / 1000 / PACKET {
+        control.on_ack(now, sent, PACKET);
+    }
+    control.on_acks(now, mbits(100) / 10, false);
+}
+
+/// A host stops its processes for a while: all ACKs of that time arrive at once.
+#[test]
+fn stall_of_the_sender_leaves_the_rate() {
+    let (mut control, sent) = warm();
+    let rate = control.rate;
+    for late in (0..100).rev() {
+        on_acks_of(&mut control, sent + ms(1200), sent - ms(late));
+    }
+    assert!(control.rate >= rate * 9 / 10, "{} of {rate}", control.rate);
+}
+
+/// The first packets after a pause are few, and show nothing of the path.
+#[test]
+fn pause_of_the_sender_leaves_a_third_of_the_rate() {
+    let (mut control, mut now) = warm();
+    let rate = control.rate;
+    for late in (0..100).rev() {
+        on_acks_of(&mut control, now + ms(100 - late), now - ms(late));
+    }
+    control.on_acks(now + ms(100), 0, true);
+    now += ms(60_000);
+    for _ in 0..20 {
+        now += ms(1);
+        control.on_sent(now);
+    }
+    for late in (0..20).rev() {
+        on_acks_of(&mut control, now + ms(100 - late), now - ms(late));
+        assert!(control.rate >= rate * 3 / 10, "{} of {rate}", control.rate);
+    }
+}
+
+/// Sends a burst, whose packets are acknowledged together 100 ms later.
+fn exchange(control: &mut Control, now: &mut Duration, packets: u64, is_limited: bool) {
+    control.on_sent(*now);
+    let sent = std::mem::replace(now, *now + ms(100));
+    for _ in 0..packets {
+        control.on_ack(*now, sent, PACKET);
+    }
+    control.on_acks(*now, 0, is_limited);
+}
+
+#[test]
+fn first_round_trip_shows_what_the_assumed_rate_takes() {
+    let mut control = Control::new(PACKET);
+    assert_eq!(control.window(), INITIAL_WINDOW);
+    exchange(&mut control, &mut ms(0), 1, true);
+    assert_eq!(control.window(), ASSUMED_RATE / 10);
+}
+
+#[test]
+fn unused_window_does_not_grow() {
+    let mut control = Control::new(PACKET);
+    let mut now = ms(0);
+    for _ in 0..100 {
+        exchange(&mut control, &mut now, 20, true);
+    }
+    assert_eq!(control.window(), ASSUMED_RATE / 10);
+    exchange(&mut control, &mut now, 20, false);
+    assert_eq!(control.window(), ASSUMED_RATE / 10 + 20 * PACKET);
 }

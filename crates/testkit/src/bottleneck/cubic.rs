@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::PACKET;
+use super::{Acked, PACKET, Rule};
 
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 
 /// In packets and seconds.
 #[derive(Debug)]
-pub(super) struct Cubic {
+pub struct Cubic {
     window: f64,
     threshold: f64,
     largest: f64,
@@ -29,14 +29,28 @@ impl Default for Cubic {
     }
 }
 
-impl Cubic {
-    pub(super) fn window(&self) -> u64 {
+impl Rule for Cubic {
+    fn window(&self) -> u64 {
         // Not negative, and far below the limits of either type.
         let packets = Duration::from_secs_f64(self.window).as_secs();
         packets * PACKET
     }
 
-    pub(super) fn on_ack(&mut self, now: Duration) {
+    fn on_acked(&mut self, now: Duration, acked: Acked) {
+        if acked.lost > 0 {
+            self.on_loss(now, acked.sent);
+        } else {
+            self.on_ack(now);
+        }
+    }
+
+    fn on_time(&mut self, now: Duration, _lost: u64) {
+        self.on_loss(now, now);
+    }
+}
+
+impl Cubic {
+    fn on_ack(&mut self, now: Duration) {
         if self.window < self.threshold {
             self.window += 1.0;
             return;
@@ -48,7 +62,7 @@ impl Cubic {
         self.window += step / self.window;
     }
 
-    pub(super) fn on_loss(&mut self, now: Duration, sent: Duration) {
+    fn on_loss(&mut self, now: Duration, sent: Duration) {
         if self.epoch.is_some_and(|epoch| sent < epoch) {
             return;
         }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a congestion control shows to the owner of its connection, whom quinn-proto does not let reach it
+//! otherwise.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// The least bytes of a packet that are not a frame's contents: flags, connection id, number, authentication
+/// tag, and the head of a frame. With more, a backlog would seem to be left when all has gone.
+const PACKET_OVERHEAD: u64 = 28;
+
+/// Bytes of a connection on their way, as of its last packet and ACK.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    sent: AtomicU64,
+    has_lost: AtomicBool,
+    in_flight: AtomicU64,
+    window: AtomicU64,
+    acks: AtomicU64,
+    is_limited: AtomicBool,
+}
+
+impl Load {
+    pub(super) fn on_sent(&self, bytes: u64) {
+        self.sent
+            .fetch_add(bytes.saturating_sub(PACKET_OVERHEAD), Relaxed);
+        self.in_flight.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn on_acks(&self, in_flight: u64, is_limited: bool, window: u64) {
+        self.acks.fetch_add(1, Relaxed);
+        self.in_flight.store(in_flight, Relaxed);
+        self.is_limited.store(is_limited, Relaxed);
+        self.window.store(window, Relaxed);
+    }
+
+    pub(super) fn on_loss(&self, window: u64) {
+        self.has_lost.store(true, Relaxed);
+        self.window.store(window, Relaxed);
+    }
+
+    /// Whether a packet was ever lost.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Relaxed)
+    }
+
+    /// Bytes of frames that were sent, also again.
+    pub(crate) fn gone(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// ACKs so far, and whether at the last one the streams had no more to send.
+    pub(crate) fn acks(&self) -> (u64, bool) {
+        (self.acks.load(Relaxed), self.is_limited.load(Relaxed))
+    }
+
+    /// Bytes that may be in flight, and that the window has room for.
+    pub(crate) fn window_and_room(&self) -> (u64, u64) {
+        let window = self.window.load(Relaxed);
+        (window, window.saturating_sub(self.in_flight.load(Relaxed)))
+    }
+}
