@@ -60,6 +60,7 @@ fn main() {
             panic!("{name}.bpf.c: {error:#}");
         }
     }
+    compile_for_tests(&out);
     fs::write(out.join("objects.rs"), rust.finish()).expect("OUT_DIR is there to write to");
     let types = fs::read_to_string("src/types.h").expect("it is there");
     fs::write(out.join("stats.rs"), stats(&types)).expect("OUT_DIR is there to write to");
@@ -86,12 +87,21 @@ fn stats(types: &str) -> String {
     )
 }
 
+/// Compiles what the simulation of the congestion control runs, and links it into the tests.
+fn compile_for_tests(out: &Path) {
+    let object = out.join("host.o");
+    run_clang(&["-fPIC"], "tests/congestion/host.c", &object);
+    println!("cargo:rustc-link-arg-tests={}", object.display());
+}
+
 fn compile(source: &str, object: &Path) {
-    let arguments = [
-        "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror",
-    ];
+    run_clang(&["-target", "bpf", "-mcpu=v3"], source, object);
+}
+
+fn run_clang(target: &[&str], source: &str, object: &Path) {
     let status = Command::new("clang")
-        .args(arguments)
+        .args(target)
+        .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         // Debian keeps <asm/types.h> in a folder of the architecture's name.
         .arg(format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH))
         .args(["-c", source, "-o"])

@@ -260,6 +260,7 @@ fn peer(
         encapsulation: Encapsulation::Stream,
         // Both ends have to agree on more, which only operators do.
         transport: Transport::Tcp,
+        rate_limit: None,
         source_addresses: callers,
         pool: POOL,
         socket: settings.socket.clone(),

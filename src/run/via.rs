@@ -81,6 +81,7 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         key_id: 0,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
+        rate_limit: None,
         source_addresses: Vec::new(),
         // Warm hops need a key.
         pool: PoolLimits { min: 0, max: 0 },

@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use nix::poll::PollTimeout;
 use nix::unistd::pipe2;
 use posthaste_bpf as bpf;
-use posthaste_relay::control::{Command, Handle};
+use posthaste_relay::control::{Command, Handle, RelayInfo};
 use posthaste_relay::intercept::{Event, Intercept};
 use posthaste_relay::sys::{self, SocketSettings};
 use posthaste_relay::worker;
@@ -83,8 +83,16 @@ impl Worker {
     pub(super) fn finish(self, signals: &Signals) {
         let start = Instant::now();
         self.drain(LAST_WORDS_MAX);
-        while start.elapsed() < LAST_WORDS_MAX && self.is_moving() {
-            if next_signal(signals, PollTimeout::from(LOOK_MS)).is_some() {
+        while start.elapsed() < LAST_WORDS_MAX
+            && let Some(relays) = self.relays()
+        {
+            let is_still = |relay: &RelayInfo| relay.idle >= LAST_WORDS_STILL;
+            if !relays.is_empty() && relays.iter().all(is_still) {
+                break;
+            }
+            // Without relays it is about to end, or to accept the last one.
+            let pause = if relays.is_empty() { 1 } else { LOOK_MS };
+            if next_signal(signals, PollTimeout::from(pause)).is_some() {
                 break;
             }
         }
@@ -99,16 +107,14 @@ impl Worker {
         self.worker.send(Command::Drain { deadline });
     }
 
-    /// Whether bytes of a connection have moved recently.
-    fn is_moving(&self) -> bool {
+    /// The relays of the worker, or nothing if it has ended.
+    fn relays(&self) -> Option<Vec<RelayInfo>> {
         let (answer, relays) = mpsc::channel();
         self.worker.send(Command::List {
             limit: LOOKED_AT,
             answer,
         });
-        // A worker that has ended does not answer.
-        let relays = relays.recv().unwrap_or_default();
-        relays.iter().any(|relay| relay.idle < LAST_WORDS_STILL)
+        relays.recv().ok()
     }
 }
 

@@ -67,7 +67,7 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 {
 	__u64 mss = FIELD(sk, __u32, mss_cache);
 	__u32 now = FIELD(sk, __u32, snd_cwnd);
-	__u64 share, window;
+	__u64 share, window, rate;
 
 	if (mss == 0 || path->rtt_min_us == 0)
 		return;
@@ -95,7 +95,11 @@ static __always_inline void apply(void *sk, struct path *path, __u32 acked, bool
 	GRANTED(sk) = window;
 	/* The queue takes what is above the rate: as much as the window has beyond the path. */
 	window = path->phase < STEADY ? 2 * window : window;
-	FIELD(sk, unsigned long, pacing_rate) = window * USEC_PER_SEC / path->rtt_min_us;
+	rate = window * USEC_PER_SEC / path->rtt_min_us;
+	/* What is written beyond waits in the socket. */
+	if (path->limit && rate > path->limit / sharers(path))
+		rate = path->limit / sharers(path);
+	FIELD(sk, unsigned long, pacing_rate) = rate;
 }
 
 static __always_inline void on_ack(void *sk, void *sample)
@@ -119,8 +123,10 @@ static __always_inline void on_ack(void *sk, void *sample)
 	__sync_fetch_and_add(&path->delivered, (__u64)acked * FIELD(sk, __u32, mss_cache));
 	if (losses > 0)
 		__sync_fetch_and_add(&path->lost, (__u64)losses * FIELD(sk, __u32, mss_cache));
-	if (now - path->window_ns >= window_length(path))
+	if (now - path->window_ns >= window_length(path)) {
 		close_window(path, now);
+		path->limit = read_limit(sk);
+	}
 	if (path->phase >= STEADY && now >= path->drain_ns)
 		turn_drain(path, now);
 	apply(sk, path, acked, false);

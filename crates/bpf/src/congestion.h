@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the connections with one address know of their path together, and how it is measured.
+ * What the connections between two addresses know of their path together, and how it is measured.
  *
  * A window lasts a round trip. If the queue at the bottleneck was never empty in it, the bytes
  * delivered in it are what the path delivers; else they are a lower bound.
@@ -36,6 +36,11 @@
 #define SCALE 125
 #define SCALE_CONTENDED 185
 #define SCALE_DRAIN 75
+/*
+ * Bytes in flight beyond: the same on all paths that share a bottleneck, so their rates become
+ * equal. Without, they would keep their ratio.
+ */
+#define EQUAL_BYTES 12000
 /* Time from one drain to the next, and how long one lasts beyond one and a half round trips. */
 #define DRAIN_INTERVAL_MS 5000
 #define DRAIN_NS 100000000
@@ -96,6 +101,8 @@ SETTING(setting_pacing_status);
 SETTING(setting_family);
 SETTING(setting_daddr);
 SETTING(setting_v6_daddr);
+SETTING(setting_rcv_saddr);
+SETTING(setting_v6_rcv_saddr);
 SETTING(setting_acked_sacked);
 SETTING(setting_rtt_us);
 SETTING(setting_losses);
@@ -114,12 +121,13 @@ enum phase {
 	DRAIN,
 };
 
-/* A path, by the address at its other end. */
+/* A path, by the addresses of its ends. */
 struct path {
 	/* When it was first seen, which distinguishes it from a former one. */
 	__u64 born_ns;
-	/* Bytes per second that it delivers. */
+	/* Bytes per second that it delivers, and that it may be sent; 0: no limit. */
 	__u64 rate;
+	__u64 limit;
 	/* The least round trip: of the interval before the last drain and since, and since only. */
 	__u64 rtt_min_us;
 	__u64 rtt_since_us;
@@ -167,8 +175,12 @@ struct path {
 	__u64 contended;
 };
 
-struct path_key {
+struct end {
 	__u32 address[4];
+};
+
+struct path_key {
+	struct end remote, local;
 };
 
 struct {
@@ -178,24 +190,53 @@ struct {
 	__type(value, struct path);
 } paths SEC(".maps");
 
+/* Bytes per second that an address may be sent, all connections together. Room for the five
+ * addresses of each of 1024 peers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 5120);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct end);
+	__type(value, __u64);
+} limits SEC(".maps");
+
+static __always_inline void read_ends(void *sk, struct path_key *key)
+{
+	if (FIELD(sk, __u16, family) == INET) {
+		key->remote.address[2] = bpf_htonl(0xffff);
+		key->remote.address[3] = FIELD(sk, __u32, daddr);
+		key->local.address[3] = FIELD(sk, __u32, rcv_saddr);
+	} else {
+		/* The verifier takes the address for bytes, and a copy byte by byte is longer. */
+		bpf_probe_read_kernel(&key->remote, sizeof(key->remote),
+				      (char *)sk + SET(setting_v6_daddr));
+		bpf_probe_read_kernel(&key->local, sizeof(key->local),
+				      (char *)sk + SET(setting_v6_rcv_saddr));
+	}
+}
+
+static __always_inline __u64 read_limit(void *sk)
+{
+	struct path_key key = {};
+	__u64 *limit;
+
+	read_ends(sk, &key);
+	limit = bpf_map_lookup_elem(&limits, &key.remote);
+	return limit ? *limit : 0;
+}
+
 /* The path of a socket; a new one is in slow start. */
 static __always_inline struct path *find_path(void *sk)
 {
 	struct path_key key = {};
 	struct path *found;
 
-	if (FIELD(sk, __u16, family) == INET) {
-		key.address[2] = bpf_htonl(0xffff);
-		key.address[3] = FIELD(sk, __u32, daddr);
-	} else {
-		/* The verifier takes the address for bytes, and a copy byte by byte is longer. */
-		bpf_probe_read_kernel(key.address, sizeof(key.address),
-				      (char *)sk + SET(setting_v6_daddr));
-	}
+	read_ends(sk, &key);
 	found = bpf_map_lookup_elem(&paths, &key);
 	if (!found) {
 		struct path path = { .born_ns = bpf_ktime_get_ns(), .scale = SCALE };
 
+		path.limit = read_limit(sk);
 		bpf_map_update_elem(&paths, &key, &path, BPF_NOEXIST);
 		found = bpf_map_lookup_elem(&paths, &key);
 	}
@@ -238,13 +279,18 @@ static __always_inline __u64 held_bytes(struct path *path)
 	return path->rate * path->rtt_min_us / USEC_PER_SEC;
 }
 
+static __always_inline __u64 sharers(struct path *path)
+{
+	return path->flows > 1 ? path->flows : 1;
+}
+
 /* Bytes that a connection may have in flight. */
 static __always_inline __u64 share_bytes(struct path *path)
 {
-	__u64 flows = path->flows > 1 ? path->flows : 1;
 	__u64 scale = path->phase == DRAIN ? SCALE_DRAIN : path->scale;
 
-	return held_bytes(path) * scale / 100 / flows;
+	return (held_bytes(path) * scale / 100 + (path->phase == STEADY ? EQUAL_BYTES : 0)) /
+	       sharers(path);
 }
 
 /* Bytes that no connection has been granted. */

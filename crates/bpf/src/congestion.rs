@@ -5,16 +5,21 @@
 //! node must not end with the process of another. It lasts as long as the link is open; connections
 //! that use it keep it until they end.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use posthaste_relay::flow::mapped;
 
 use crate::error::Error;
 use crate::kernel_types::{Field, KernelTypes, Structure};
-use crate::object::Program;
-use crate::objects::congestion::{self, program};
+use crate::layout::{self, bytes};
+use crate::object::{Map, Program};
+use crate::objects::congestion::{self, map, program};
 use crate::sys::{self, MapLayout};
 
 /// `BPF_MAP_TYPE_STRUCT_OPS`; `BPF_F_LINK` (Linux 6.4); `BPF_STRUCT_OPS`
@@ -33,6 +38,7 @@ const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
 #[derive(Debug)]
 pub struct Congestion {
     name: String,
+    limits: Arc<Map>,
     _map: OwnedFd,
     _link: OwnedFd,
 }
@@ -45,7 +51,9 @@ impl Congestion {
     pub fn register() -> Result<Self, Error> {
         let types = KernelTypes::of_kernel()?;
         let operations = types.structure(OPERATIONS)?;
-        let programs = load(&types, &operations)?;
+        let maps = (0..congestion::OBJECT.maps.len()).map(|map| congestion::OBJECT.make(map, None));
+        let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
+        let programs = load(&types, &operations, &maps)?;
         // The kernel allows no hyphen. Process numbers have up to 22 bits, and 5 digits fit.
         let name = format!("posthaste_{:x}", process::id() & 0xf_ffff);
         let value = types.structure(VALUE)?;
@@ -53,6 +61,7 @@ impl Congestion {
         let (map, link) = register(&value, &filled)?;
         Ok(Self {
             name,
+            limits: Arc::clone(&maps[map::LIMITS]),
             _map: map,
             _link: link,
         })
@@ -63,10 +72,41 @@ impl Congestion {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Sets how many bytes per second all connections to an address may send together, and removes
+    /// other limits. Connections learn of it within a round trip.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_limits(&self, limits: &HashMap<IpAddr, u32>) -> Result<(), Error> {
+        let new: HashMap<Vec<u8>, u64> = limits
+            .iter()
+            .map(|(ip, limit)| {
+                (
+                    bytes(&layout::address(mapped(*ip))).to_vec(),
+                    (*limit).into(),
+                )
+            })
+            .collect();
+        let mut old = Vec::new();
+        self.limits.each(|key, _| {
+            old.push(key.to_vec());
+            true
+        })?;
+        for key in old.iter().filter(|key| !new.contains_key(*key)) {
+            self.limits.delete(key)?;
+        }
+        let mut new = new.iter();
+        new.try_for_each(|(key, limit)| self.limits.update(key, &limit.to_ne_bytes()))
+    }
 }
 
 /// Loads the programs, each with the field that it is for.
-fn load(types: &KernelTypes, operations: &Structure<'_>) -> Result<Vec<(Field, Program)>, Error> {
+fn load(
+    types: &KernelTypes,
+    operations: &Structure<'_>,
+    maps: &[Arc<Map>],
+) -> Result<Vec<(Field, Program)>, Error> {
     let control = operations.field("cong_control")?;
     let control_program = match types.parameters(control) {
         Some(2) => program::CONTROL_OF_TWO,
@@ -82,13 +122,11 @@ fn load(types: &KernelTypes, operations: &Structure<'_>) -> Result<Vec<(Field, P
     ];
     let object = &congestion::OBJECT;
     let own = object.load_types()?;
-    let maps = (0..object.maps.len()).map(|map| object.make(map, None));
-    let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
     let settings = settings(types)?.in_order();
     let each = fields.into_iter().map(|(name, number)| {
         let field = operations.field(name)?;
         let place = (field.index, operations.id);
-        let loaded = object.load_as(number, place, &own, &maps, &settings)?;
+        let loaded = object.load_as(number, place, &own, maps, &settings)?;
         Ok((field, loaded))
     });
     each.collect()
@@ -134,6 +172,8 @@ fn settings(types: &KernelTypes) -> Result<congestion::Settings, Error> {
         family: common.field("skc_family")?.offset,
         daddr: common.field("skc_daddr")?.offset,
         v6_daddr: common.field("skc_v6_daddr")?.offset,
+        rcv_saddr: common.field("skc_rcv_saddr")?.offset,
+        v6_rcv_saddr: common.field("skc_v6_rcv_saddr")?.offset,
         acked_sacked: sample.field("acked_sacked")?.offset,
         rtt_us: sample.field("rtt_us")?.offset,
         losses: sample.field("losses")?.offset,

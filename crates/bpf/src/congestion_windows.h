@@ -96,6 +96,8 @@ static __always_inline void on_busy_window(struct path *path, __u64 rate, __u64 
 		path->rate = rate;
 		path->drain_ns = path->random_loss ? next_drain(now) :
 						 now + FIRST_WINDOWS * window_length(path);
+		/* Until then the losses of slow start are found. */
+		path->settled_ns = now + 2 * window_length(path);
 		path->phase = STEADY;
 	}
 	scale = path->scale * path->rtt_min_us * least_scale(path) / path->window_rtt_us / 100;
@@ -106,7 +108,7 @@ static __always_inline void on_busy_window(struct path *path, __u64 rate, __u64 
 /* And after another one. */
 static __always_inline void on_free_window(struct path *path, __u64 rate)
 {
-	__u64 most = least_scale(path) * (path->flows > 1 ? path->flows : 1);
+	__u64 most = least_scale(path) * sharers(path);
 	bool is_short = path->window_ns < path->short_until_ns;
 
 	if (path->phase == HOLD || (!is_short && rate * 100 > path->rate * RISING)) {

@@ -103,6 +103,8 @@ pub(super) type Reading<T> = Result<T, String>;
 
 /// Longest name of a network interface (`IFNAMSIZ` less the NUL).
 const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Bytes per second: less would make a keep-alive wait.
+const RATE_LEAST: u32 = 125_000;
 
 /// A whole number within bounds.
 pub(super) fn number(value: &Value, bounds: RangeInclusive<u32>) -> Reading<u32> {
@@ -195,6 +197,34 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     count.checked_mul(1 << shift)
+}
+
+/// Bytes per second: `"100Mbit/s"`.
+pub(super) fn rate(value: &Value) -> Reading<u32> {
+    let bits = value.as_str().and_then(parse_bit_rate);
+    let bytes = bits.and_then(|bits| u32::try_from(bits / 8).ok());
+    let bytes = bytes.filter(|bytes| *bytes >= RATE_LEAST);
+    bytes.ok_or_else(|| "expected a rate from \"1Mbit/s\" to \"34Gbit/s\"".into())
+}
+
+fn parse_bit_rate(text: &str) -> Option<u64> {
+    let (count, unit) = split_unit(text)?;
+    let unit = match unit {
+        "kbit/s" => 1000,
+        "Mbit/s" => 1_000_000,
+        "Gbit/s" => 1_000_000_000,
+        _ => return None,
+    };
+    count.checked_mul(unit)
+}
+
+/// The shortest text that [`rate`] reads as the same number of bytes per second.
+pub(super) fn show_rate(bytes: u32) -> String {
+    let bits = u64::from(bytes) * 8;
+    let mut units = [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000)].into_iter();
+    let whole = units.find(|(_, unit)| bits.is_multiple_of(*unit));
+    let (unit, count) = whole.unwrap_or(("kbit/s", 1000));
+    format!("{}{unit}", bits / count)
 }
 
 /// How many bytes transfers have.

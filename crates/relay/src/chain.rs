@@ -53,15 +53,22 @@ pub enum Transport {
     /// A TCP connection for each flow.
     #[default]
     Tcp,
+    /// A connection of Multipath TCP for each flow (RFC 8684), as [`Transport::Tcp`] where one of
+    /// the nodes has none.
+    Mptcp,
     /// A stream of a QUIC connection while one is up, else as [`Transport::Tcp`].
     Quic,
 }
 
 impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Mptcp, Self::Quic];
+
     /// Its name in the configuration and in logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Mptcp => "mptcp",
             Self::Quic => "quic",
         }
     }
@@ -90,6 +97,9 @@ pub struct Peer {
     pub source_addresses: Vec<IpAddr>,
     /// How many warm hops to it a worker keeps open.
     pub pool: PoolLimits,
+    /// Bytes per second that this node sends over hops to it at most, if it has the node's own
+    /// congestion control.
+    pub rate_limit: Option<u32>,
     /// Settings of the sockets of hops to it.
     pub socket: SideOptions,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use posthaste_control::identity::from_hex;
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits, Transport};
-use posthaste_relay::policy::SideOptions;
+use posthaste_relay::policy::{OWN_CONGESTION, SideOptions};
 use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
 use toml::{Spanned, Value};
@@ -57,33 +57,30 @@ impl Reader {
         self.at_most(PEERS_MAX, "peer", sections);
         self.unique("peer", "name", sections, value::name);
         self.unique("peer", "id", sections, value::node_id);
-        let socket = SideOptions::of_hops();
         let peers = sections.iter();
-        peers.map(|section| self.peer(section, me, &socket)).unzip()
+        peers.map(|section| self.peer(section, me)).unzip()
     }
 
-    fn peer(
-        &mut self,
-        section: &Section,
-        me: Option<NodeId>,
-        socket: &SideOptions,
-    ) -> (Peer, Option<PathBuf>) {
+    fn peer(&mut self, section: &Section, me: Option<NodeId>) -> (Peer, Option<PathBuf>) {
         let name = self.name(section);
         let (secret, key_file) = self.secret(section);
         self.require(section, "address");
         let address = self.optional(section, "address", value::remote);
         let address = address.unwrap_or(NOWHERE);
+        let transport = self.transport(section);
+        let socket = self.side(section.one("socket"), Some(&defaults_of(transport)));
         let peer = Peer {
             name: name.into(),
             id: self.peer_id(section, me),
             address,
             key: Some(secret),
             key_id: self.get(section, "key_id"),
-            encapsulation: self.encapsulation(section, address),
-            transport: self.transport(section),
+            encapsulation: self.encapsulation(section, address, transport),
+            transport,
+            rate_limit: self.rate_limit(section, transport, &socket),
             source_addresses: self.callers(section, address),
             pool: self.pool(section),
-            socket: self.side(section.one("socket"), Some(socket)),
+            socket,
         };
         (peer, key_file)
     }
@@ -156,14 +153,28 @@ impl Reader {
         (bytes, Some(file))
     }
 
-    fn encapsulation(&mut self, section: &Section, address: SocketAddr) -> Encapsulation {
+    fn encapsulation(
+        &mut self,
+        section: &Section,
+        address: SocketAddr,
+        transport: Transport,
+    ) -> Encapsulation {
         let known = [Encapsulation::Stream, Encapsulation::SynOption];
         let word: &str = self.get(section, "header_in");
         let named = known.into_iter().find(|known| known.name() == word);
         let encapsulation = named.expect("the table has their names");
-        if encapsulation == Encapsulation::SynOption && address.is_ipv6() {
+        let why = match (address.is_ipv6(), transport) {
+            _ if encapsulation != Encapsulation::SynOption => None,
+            (true, _) => Some(("its address is IPv6", "the option carries IPv4 only")),
+            (false, Transport::Mptcp) => Some((
+                "its transport is mptcp",
+                "the options of both have no room in a SYN",
+            )),
+            (false, Transport::Tcp | Transport::Quic) => None,
+        };
+        if let Some((what, since)) = why {
             self.warnings.push(format!(
-                "{} = \"syn-option\": its address is IPv6: hops to it are opened by Convert, since the option carries IPv4 only",
+                "{} = \"syn-option\": {what}: hops to it are opened by Convert, since {since}",
                 section.path("header_in")
             ));
         }
@@ -171,10 +182,27 @@ impl Reader {
     }
 
     fn transport(&mut self, section: &Section) -> Transport {
-        let known = [Transport::Tcp, Transport::Quic];
         let word: &str = self.get(section, "transport");
-        let named = known.into_iter().find(|known| known.name() == word);
+        let mut known = Transport::ALL.into_iter();
+        let named = known.find(|known| known.name() == word);
         named.expect("the table has their names")
+    }
+
+    /// Only the node's own congestion control knows all connections to a peer.
+    fn rate_limit(
+        &mut self,
+        section: &Section,
+        transport: Transport,
+        socket: &SideOptions,
+    ) -> Option<u32> {
+        let limit = self.optional(section, "rate_limit", value::rate)?;
+        let is_other = socket.congestion.as_deref() != Some(OWN_CONGESTION);
+        let is_kept = !is_other && transport != Transport::Quic;
+        if let Some(field) = section.value("rate_limit").filter(|_| !is_kept) {
+            let form = "needs socket.congestion = \"posthaste\", and another transport than quic";
+            self.reject(&section.path("rate_limit"), field, form);
+        }
+        Some(limit)
     }
 
     /// Where its connections come from: its own address unless others are configured.
@@ -202,5 +230,18 @@ impl Reader {
             min: narrow(least.unwrap_or_else(|| most.min(2))),
             max: narrow(most),
         }
+    }
+}
+
+/// Settings of hops that are not configured. Over two paths at once CUBIC carries more than the
+/// node's own control and BBR (docs/design/0024).
+fn defaults_of(transport: Transport) -> SideOptions {
+    let of_hops = SideOptions::of_hops();
+    match transport {
+        Transport::Mptcp => SideOptions {
+            congestion: Some("cubic".to_owned()),
+            ..of_hops
+        },
+        Transport::Tcp | Transport::Quic => of_hops,
     }
 }

@@ -4,7 +4,7 @@
 use posthaste_relay::chain::Route;
 use posthaste_wire::segments::SegmentList;
 
-use super::super::value::{HIDDEN, show_size};
+use super::super::value::{HIDDEN, show_rate, show_size};
 use super::super::{Config, Measure};
 use super::node::{matches, or_off, side};
 use super::{Show, Shown, section, sections};
@@ -86,6 +86,7 @@ pub(super) fn peers(config: &Config) -> Option<Shown> {
             ("key_id", peer.key_id.show()),
             ("header_in", peer.encapsulation.name().show()),
             ("transport", peer.transport.name().show()),
+            ("rate_limit", peer.rate_limit.map(show_rate).show()),
             ("source_addresses", peer.source_addresses.show()),
             ("pool_min", peer.pool.min.show()),
             ("pool_max", peer.pool.max.show()),

@@ -118,6 +118,34 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     ("pool_max = 5000", ":9:12", &["from 0 to 4096"]),
     (
+        "rate_limit = \"100Mbit\"",
+        ":9:14",
+        &["peer \"a\": rate_limit", "from \"1Mbit/s\" to \"34Gbit/s\""],
+    ),
+    (
+        "rate_limit = \"999kbit/s\"",
+        ":9:14",
+        &["peer \"a\": rate_limit", "from \"1Mbit/s\" to \"34Gbit/s\""],
+    ),
+    (
+        "rate_limit = \"35Gbit/s\"",
+        ":9:14",
+        &["peer \"a\": rate_limit", "from \"1Mbit/s\" to \"34Gbit/s\""],
+    ),
+    (
+        "rate_limit = \"5Mbit/s\"\ntransport = \"quic\"",
+        ":9:14",
+        &["peer \"a\": rate_limit", "another transport than quic"],
+    ),
+    (
+        "rate_limit = \"5Mbit/s\"\ntransport = \"mptcp\"",
+        ":9:14",
+        &[
+            "peer \"a\": rate_limit",
+            "socket.congestion = \"posthaste\"",
+        ],
+    ),
+    (
         "key_id = -1",
         ":9:10",
         &["peer \"a\": key_id = -1", "from 0 to 4294967295"],

@@ -15,6 +15,7 @@ fn peer(id: u64) -> Peer {
         key_id: 1,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
+        rate_limit: None,
         source_addresses: Vec::new(),
         pool: PoolLimits { min: 0, max: 0 },
         socket: SideOptions::default(),

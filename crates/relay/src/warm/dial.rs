@@ -126,10 +126,7 @@ impl Dial {
     ) -> Result<Self, DialError> {
         let nonce = Nonce(sys::random());
         let key = peer.key.clone().ok_or(DialError::NoKey)?;
-        let socket =
-            sys::upstream_socket(peer.address.is_ipv6(), mark).map_err(DialError::Socket)?;
-        // Best effort: the connection works without these settings.
-        let _ = sys::apply(&socket, &peer.socket);
+        let socket = sys::hop_socket(peer, mark).map_err(DialError::Socket)?;
         sys::connect(&socket, peer.address).map_err(DialError::Connect)?;
         let dialing = Dialing::new(key, peer.key_id, me, peer.id, nonce);
         Ok(Self {

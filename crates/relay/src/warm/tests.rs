@@ -171,6 +171,7 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         key_id: 3,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
+        rate_limit: None,
         source_addresses: Vec::new(),
         pool: PoolLimits { min, max },
         socket: SideOptions::default(),
