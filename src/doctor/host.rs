@@ -81,6 +81,8 @@ pub(super) struct Host {
     pub(super) legacy_tables: Vec<String>,
     /// CPUs, and on which of them packets arrive.
     pub(super) topology: Topology,
+    /// Addresses from which connections of Multipath TCP open further paths, if the kernel reports them.
+    pub(super) subflow_endpoints: Option<usize>,
 }
 
 /// Whether a node listens at the admin socket.
@@ -153,6 +155,7 @@ impl Host {
             flowtables: nftables::flowtables().unwrap_or_default(),
             legacy_tables: legacy_tables(),
             topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),
+            subflow_endpoints: host::subflow_endpoints().ok(),
         }
     }
 

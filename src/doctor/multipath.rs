@@ -15,11 +15,14 @@ pub(super) fn multipath(host: &Host, config: &Config) -> Vec<Verdict> {
     }
     if host.number("net/mptcp/enabled") != Some(1) {
         return warn(
-            "this kernel has no Multipath TCP: its connections are left to their servers",
+            "this kernel has no Multipath TCP: its connections are left to their servers, and hops use TCP",
             "sysctl -w net.mptcp.enabled=1, or a kernel with CONFIG_MPTCP",
         );
     }
-    let findings = ports(host, config).into_iter().chain(congestion(config));
+    let findings = ports(host, config)
+        .into_iter()
+        .chain(endpoints(host, config))
+        .chain(congestion(config));
     or_ok(findings.collect(), "the kernel has Multipath TCP")
 }
 
@@ -32,6 +35,19 @@ fn ports(host: &Host, config: &Config) -> Vec<Verdict> {
     warn(
         "without CAP_NET_BIND_SERVICE no further path joins a connection to a port below 1024",
         "grant CAP_NET_BIND_SERVICE, as the systemd unit does",
+    )
+}
+
+/// Who opens a connection opens its further paths, from the addresses that the operator has named.
+fn endpoints(host: &Host, config: &Config) -> Vec<Verdict> {
+    if !config.policy.requests_multipath() || host.subflow_endpoints != Some(0) {
+        return Vec::new();
+    }
+    warn(
+        "this host has no endpoint for further paths: connections that it opens with Multipath TCP use one \
+         path, unless the other end announces addresses",
+        "ip mptcp endpoint add ADDRESS dev DEVICE subflow for each further uplink, and a routing rule for its \
+         address",
     )
 }
 

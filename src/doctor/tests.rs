@@ -603,6 +603,25 @@ fn impossible_rule_fails() {
     assert!(found[0].1.contains("\"all\" requires dctcp"), "{found:?}");
 }
 
+// promise: H8
+#[test]
+fn further_paths_need_an_endpoint() {
+    let found = |endpoints| {
+        diagnose(|host, config| {
+            set(host, "net/mptcp/enabled", "1");
+            set(host, "mptcp/limits/subflows", "8");
+            set(host, "mptcp/limits/add_addr_accepted", "8");
+            host.subflow_endpoints = endpoints;
+            config.policy.rules[0].upstream_multipath = true;
+        })
+    };
+    let none = found(Some(0));
+    assert!(none[0].1.contains("no endpoint"), "{none:?}");
+    assert_eq!(none[0].0, Level::Warn);
+    assert_eq!(found(Some(1)), []);
+    assert_eq!(found(None), [], "unknown");
+}
+
 #[test]
 fn releases_are_read() {
     assert_eq!(kernel("6.18.44-fc-v657\n"), (6, 18));

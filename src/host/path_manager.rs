@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits of the kernel's path manager of Multipath TCP: how many further paths a connection gets,
-//! and how many announced addresses it uses. They are no sysctls; generic netlink reads and changes
-//! them (linux/mptcp_pm.h).
+//! The kernel's path manager of Multipath TCP: its limits, how many further paths a connection gets and how
+//! many announced addresses it uses, and the addresses of this host for further paths. They are no sysctls;
+//! generic netlink reads and changes them (linux/mptcp_pm.h).
 
 use std::io;
 
@@ -10,9 +10,32 @@ use posthaste_netlink::{GenericFamily, Netlink, attribute, attributes_of, u32_at
 /// `MPTCP_PM_NAME`, `MPTCP_PM_VER`
 const FAMILY: &str = "mptcp_pm";
 const VERSION: u8 = 1;
-/// `MPTCP_PM_CMD_SET_LIMITS`, `MPTCP_PM_CMD_GET_LIMITS`
+/// `MPTCP_PM_CMD_GET_ADDR`, `MPTCP_PM_CMD_SET_LIMITS`, `MPTCP_PM_CMD_GET_LIMITS`
+const GET_ADDRESSES: u8 = 3;
 const SET_LIMITS: u8 = 5;
 const GET_LIMITS: u8 = 6;
+
+/// `MPTCP_PM_ATTR_ADDR`, and in it `MPTCP_PM_ADDR_ATTR_FLAGS`
+const ADDRESS: u16 = 1;
+const ADDRESS_FLAGS: u16 = 6;
+/// `MPTCP_PM_ADDR_FLAG_SUBFLOW`, `MPTCP_PM_ADDR_FLAG_FULLMESH`: connections open further paths from it.
+const OPENS_PATHS: u32 = 2 | 8;
+
+/// How many addresses of this network namespace connections open further paths from.
+///
+/// # Errors
+/// `NotFound` where the kernel has no Multipath TCP.
+pub(crate) fn subflow_endpoints() -> io::Result<usize> {
+    let (mut netlink, family) = open()?;
+    let mut count = 0;
+    netlink.dump(family.message(GET_ADDRESSES), |_, body| {
+        let address = attribute(attributes_of(body), ADDRESS);
+        let flags = address.and_then(|address| attribute(address, ADDRESS_FLAGS));
+        let flags = flags.and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
+        count += usize::from(flags & OPENS_PATHS != 0);
+    })?;
+    Ok(count)
+}
 
 /// A limit, by its attribute (`MPTCP_PM_ATTR_RCV_ADD_ADDRS`, `MPTCP_PM_ATTR_SUBFLOWS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +90,25 @@ fn open() -> io::Result<(Netlink, GenericFamily)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn endpoints_that_open_paths_are_counted() {
+        let counts = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
+            let endpoints = [
+                ("10.0.0.1", "signal"),
+                ("10.0.0.2", "subflow"),
+                ("fd00::1", "fullmesh"),
+            ];
+            endpoints.map(|(address, kind)| {
+                let arguments = ["mptcp", "endpoint", "add", address, kind];
+                let added = std::process::Command::new("ip").args(arguments).status();
+                assert!(added.unwrap().success(), "{address} {kind}");
+                subflow_endpoints().unwrap()
+            })
+        });
+        assert_eq!(counts.join().unwrap(), [0, 1, 2]);
+    }
 
     #[test]
     fn one_limit_leaves_the_other() {

@@ -7,6 +7,7 @@ use socket2::Protocol;
 use crate::support::{MODES, counter, until_counter, until_ended};
 
 mod ends;
+mod hops;
 mod joins;
 mod listeners;
 mod testbed;

@@ -39,7 +39,7 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// `NLM_F_CREATE | NLM_F_REPLACE`: make it, in the place of one that exists.
 pub const REPLACE: u16 = 0x500;
 /// `NLA_F_NESTED`
-const NESTED: u16 = 0x8000;
+pub const NESTED: u16 = 0x8000;
 
 /// One message: a header, a body of fixed layout, and attributes.
 #[derive(Clone, Debug)]
@@ -65,11 +65,7 @@ impl Message {
     /// Adds an attribute that holds others.
     #[must_use]
     pub fn nested(self, kind: u16, inner: &[(u16, &[u8])]) -> Self {
-        let mut value = Vec::new();
-        for (kind, each) in inner {
-            append(&mut value, *kind, each);
-        }
-        self.attribute(kind | NESTED, &value)
+        self.attribute(kind | NESTED, &nest(inner))
     }
 
     fn finish(&mut self, sequence: u32, flags: u16) {
@@ -79,6 +75,15 @@ impl Message {
         self.0[6..8].copy_from_slice(&flags.to_ne_bytes());
         self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
     }
+}
+
+/// Attributes as the value of another, whose kind has [`NESTED`].
+pub fn nest(inner: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut value = Vec::new();
+    for (kind, each) in inner {
+        append(&mut value, *kind, each);
+    }
+    value
 }
 
 fn append(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {

@@ -5,8 +5,9 @@
 //! A client sends the SYN of its second path right behind the ACK that completes the handshake of
 //! the first. The token in it becomes known when the worker accepts the connection, and until then
 //! looks like that of a connection which does not cross this node. So the SYN is held, for a short
-//! and fixed time. A budget bounds how many are handled at all: anyone may send them, and each is
-//! sent on. Nothing here does I/O.
+//! and fixed time; one for which there is no room is forwarded at once, since tokens can be forged. A
+//! budget bounds the SYNs with known tokens: a client has those of its own connections. Nothing
+//! here does I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -21,8 +22,8 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const HELD_MAX: usize = 64;
 const HELD_BY_PREFIX_MAX: usize = 8;
 
-/// Bound on the SYNs that a worker handles in a second, and on those of one client prefix: a /24 may
-/// be the shared addresses of a mobile network.
+/// Bound on the SYNs with known tokens in a second, and on those of one client prefix: a /24 may be
+/// the shared addresses of a mobile network.
 const PER_SECOND_MAX: u32 = 4096;
 const PER_SECOND_BY_PREFIX_MAX: u32 = 512;
 const SECOND: Duration = Duration::from_secs(1);
@@ -110,7 +111,7 @@ impl<S> JoinHold<S> {
     }
 }
 
-/// How many SYNs with MP_JOIN came in this second.
+/// How many SYNs with MP_JOIN and a known token came in this second.
 #[derive(Debug, Default)]
 pub(crate) struct JoinBudget {
     until: Duration,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::accept_mode::AcceptMode;
 use crate::access::Access;
-use crate::chain::Chains;
+use crate::chain::{Chains, Peer, Transport};
 use crate::flow::Flow;
 use crate::side::Sides;
 
@@ -347,15 +347,16 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether a rule converts Multipath TCP, or requests it from servers.
+    /// Whether a rule converts Multipath TCP, or it is requested from servers or peers.
     pub fn wants_multipath(&self) -> bool {
         self.converts_multipath() || self.requests_multipath()
     }
 
-    /// Whether a rule requests Multipath TCP from servers.
+    /// Whether a rule requests Multipath TCP from servers, or hops to a peer use it.
     pub fn requests_multipath(&self) -> bool {
         let requested = |rule: &Rule| rule.action == Action::Relay && rule.upstream_multipath;
-        self.rules.iter().any(requested)
+        let carries = |peer: &Peer| peer.transport == Transport::Mptcp;
+        self.rules.iter().any(requested) || self.chains.peers.iter().any(carries)
     }
 
     /// Whether a rule converts Multipath TCP.

@@ -44,8 +44,8 @@ pub use sockets::{
     is_own_address, leads_here, prefer_cpu, transparent_listener,
 };
 pub(crate) use sockets::{
-    accept, connect, connect_with_data, local_address_toward, multipath_upstream_socket,
-    own_upstream_socket, tcp_socket, upstream_socket,
+    accept, connect, connect_with_data, hop_socket, local_address_toward,
+    multipath_upstream_socket, own_upstream_socket, tcp_socket, upstream_socket,
 };
 
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which further paths join, and what the node needs on its host for that.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use posthaste_lab::netns::Namespace;
@@ -13,8 +13,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::converting;
 use super::testbed::{TRANSFER, TwoPaths, address, server as server_at, transfer, until_joined};
 use crate::support::{
-    PORT, binary, counter, dial, firewall, remove_firewall, until, until_counter, until_ended,
+    PORT, binary, counter, dial, firewall, kernel_counter, remove_firewall, until, until_counter,
+    until_ended,
 };
+use crate::syn_options::raw::send_syn;
 
 /// Listens as a service does, on all addresses of a family.
 fn serve(host: &Namespace, family: Family) -> io::Result<Socket> {
@@ -154,4 +156,69 @@ fn the_firewall_decides_on_each_path() {
     assert!(counter(&node, "multipath_accepted") > 0);
     remove_firewall(&bed.router, "second");
     until("a path joins", || joins(&bed, &node, 3));
+}
+
+/// The node closes first, so that its sockets of former paths wait with the ports of later ones.
+// promise: MP2
+#[test]
+fn paths_join_with_ports_of_former_ones() {
+    const COUNT: u64 = 40;
+    let bed = TwoPaths::new();
+    let ports = bed
+        .client
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40015");
+    ports.expect("a sysctl");
+    let node = bed.node(&converting("early"));
+    for (before, family) in [0, COUNT].into_iter().zip(Family::ALL) {
+        let listener = bed.listen(family, Protocol::TCP);
+        for count in 1..=COUNT {
+            let (mut client, server) = bed.connect(family, &listener);
+            until_joined(&bed.router, before + count);
+            drop(server);
+            assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+            drop(client);
+            until_ended(&node, "finished", before + count);
+        }
+    }
+    assert_eq!(counter(&node, "multipath_joins_expired"), 0);
+}
+
+// promise: MP6
+#[test]
+fn forged_tokens_delay_no_path() {
+    // A machine that stands still for a second delays one too.
+    let at_once = (0..3).any(|_| joins_at_once_in_a_flood());
+    assert!(at_once, "a SYN was sent again, in each of three floods");
+}
+
+/// At each of two workers more forged tokens than a client prefix may send known ones in a second.
+/// Returns whether each SYN of the client was sent once.
+fn joins_at_once_in_a_flood() -> bool {
+    const FORGED: u16 = 1400;
+    let bed = TwoPaths::new();
+    let node = bed.node(&converting("early"));
+    let listener = bed.listen(Family::V4, Protocol::TCP);
+    let first = bed.connect(Family::V4, &listener);
+    until_joined(&bed.router, 1);
+    let (IpAddr::V4(client), SocketAddr::V4(to)) =
+        (address(Family::V4, 2, 2), server_at(Family::V4, PORT))
+    else {
+        panic!("addresses of IPv4");
+    };
+    for number in 0..FORGED {
+        // MP_JOIN of a SYN (RFC 8684 section 3.2): address 1, token, random number.
+        let mut option = vec![30, 12, 0x10, 1, 0xfe, 0xe1];
+        option.extend(number.to_be_bytes());
+        option.extend([7; 4]);
+        let from = SocketAddrV4::new(client, 20_000 + number);
+        send_syn(&bed.client, from, to, &option);
+    }
+    let second = bed.connect(Family::V4, &listener);
+    until_joined(&bed.router, 2);
+    assert!(
+        counter(&node, "multipath_joins_over_budget") > 0,
+        "no flood"
+    );
+    drop((first, second));
+    kernel_counter(&bed.client, "TcpExt", "TCPSynRetrans") == 0
 }

@@ -32,7 +32,7 @@ pub(crate) fn apply(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
 pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Result<()> {
     let socket = SockRef::from(fd);
     if let Some(name) = &options.congestion {
-        set_congestion(&socket, name)?;
+        if_known(set_congestion(&socket, name))?;
     }
     if let Some(bytes) = options.send_buffer_bytes {
         socket.set_send_buffer_size(bytes as usize)?;
@@ -41,6 +41,22 @@ pub(crate) fn apply_at_birth(fd: &impl AsFd, options: &SideOptions) -> io::Resul
         socket.set_recv_buffer_size(bytes as usize)?;
     }
     Ok(())
+}
+
+/// The result of setting an option, unless the kernel does not know it: older ones have few for
+/// sockets of Multipath TCP (Linux 6.1 has no TCP_NOTSENT_LOWAT), which then keep their defaults.
+fn if_known(set: io::Result<()>) -> io::Result<()> {
+    match set {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+            ) =>
+        {
+            Ok(())
+        }
+        set => set,
+    }
 }
 
 fn set_congestion(socket: &SockRef<'_>, name: &str) -> io::Result<()> {
@@ -67,7 +83,7 @@ pub(crate) fn apply_when_full(fd: &impl AsFd, options: &SideOptions) -> io::Resu
     if options.send_buffer_bytes.is_none() {
         widen_send_buffer(fd)?;
     }
-    SockRef::from(fd).set_tcp_notsent_lowat(options.notsent_lowat_bytes)
+    if_known(SockRef::from(fd).set_tcp_notsent_lowat(options.notsent_lowat_bytes))
 }
 
 /// Applies the settings that matter after seconds; most connections are shorter.
@@ -79,7 +95,7 @@ pub(crate) fn apply_when_old(fd: &impl AsFd, options: &SideOptions) -> io::Resul
         .with_time(options.keepalive_idle)
         .with_interval(options.keepalive_interval)
         .with_retries(options.keepalive_probes);
-    SockRef::from(fd).set_tcp_keepalive(&keepalive)
+    if_known(SockRef::from(fd).set_tcp_keepalive(&keepalive))
 }
 
 /// Bounds how long sent bytes may stay unacknowledged and windows closed; `None` leaves the

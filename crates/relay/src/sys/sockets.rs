@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::options::set_option;
+use crate::chain::{Peer, Transport};
+
+use super::options::{apply, set_option};
 
 /// From linux/tcp.h; not in the libc crate.
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
@@ -179,6 +181,18 @@ pub(crate) fn upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
 /// calls less.
 pub(crate) fn own_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     prepare_upstream(own_stream_socket(ipv6, mark, Protocol::TCP)?)
+}
+
+/// The same for a hop to a peer: of Multipath TCP where that carries it and this host has it.
+pub(crate) fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
+    let ipv6 = peer.address.is_ipv6();
+    let multipath = (peer.transport == Transport::Mptcp)
+        .then(|| multipath_upstream_socket(ipv6, mark))
+        .and_then(Result::ok);
+    let socket = multipath.map_or_else(|| upstream_socket(ipv6, mark), Ok)?;
+    // Best effort: the connection works without these settings.
+    let _ = apply(&socket, &peer.socket);
+    Ok(socket)
 }
 
 /// The same of Multipath TCP, which becomes TCP where the server does not answer with it.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::Socket;
 
+use crate::chain::Transport;
 use crate::flow::Flow;
 use crate::frame::Frame;
 use crate::intercept::{Direction, Intercept, MultipathListener};
@@ -36,8 +37,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 /// Of one family.
 type Port = (bool, u16);
 
-/// A SYN with MP_JOIN, and the port that it joins at.
-type Syn = (Port, Frame);
+/// A SYN with MP_JOIN.
+type Syn = (Flow, Frame);
 
 /// A listener for further paths.
 #[derive(Debug)]
@@ -142,8 +143,20 @@ impl<I: Intercept> Worker<I> {
         if could_join && fell_back(Side::Downstream) {
             self.counters.multipath_fell_back_later.add(1);
         }
-        if entry.is_open() && entry.rule.rule.upstream_multipath && fell_back(Side::Upstream) {
+        if entry.is_open() && self.requested_multipath(entry) && fell_back(Side::Upstream) {
             self.counters.multipath_fell_back_server.add(1);
+        }
+    }
+
+    /// Whether the upstream connection of a flow began as one of Multipath TCP.
+    fn requested_multipath(&self, entry: &Entry) -> bool {
+        let via = entry.preface.as_ref().and_then(|preface| preface.via);
+        match via {
+            None => entry.rule.rule.upstream_multipath,
+            Some(path) => {
+                let peer = self.rules.chains().find_peer(path.peer);
+                peer.is_some_and(|peer| peer.transport == Transport::Mptcp)
+            }
         }
     }
 
@@ -199,28 +212,42 @@ impl<I: Intercept> Worker<I> {
         Ok(())
     }
 
+    /// A client begins a connection or a path with the port of an earlier one, whose socket the kernel
+    /// keeps: that of a path is no socket of a relay, which the worker would have destroyed.
+    pub(super) fn on_time_wait(&mut self, flow: &Flow, syn: &Frame) {
+        let ended = self.intercept.end_time_wait(flow.server(), flow.client());
+        // Else it may still be there, and the SYN would be reported without end.
+        let direction = if ended {
+            Direction::In
+        } else {
+            Direction::Again
+        };
+        self.inject(syn.completed(), direction);
+    }
+
     /// A further path arrived, for a connection of the node or one that may be accepted soon.
     pub(super) fn on_join(&mut self, flow: &Flow, syn: Frame) {
         let Some(token) = syn.join_token() else {
             return;
         };
-        let (server, prefix) = (flow.server(), client_prefix(flow));
-        // Dropped: the client of one that is not part of a flood sends it again.
-        if !self.multipath.budget.admit(prefix, self.now) {
-            self.counters.multipath_joins_over_budget.add(1);
-            return;
-        }
+        let prefix = client_prefix(flow);
         let join = Join {
             token,
             prefix,
-            syn: ((server.is_ipv6(), server.port()), syn),
+            syn: (*flow, syn),
         };
         if self.intercept.has_token(token) {
-            return self.let_join(join);
+            // Dropped: the client of one that is not part of a flood sends it again.
+            if self.multipath.budget.admit(prefix, self.now) {
+                self.let_join(&join);
+            } else {
+                self.counters.multipath_joins_over_budget.add(1);
+            }
+            return;
         }
         if let Err(join) = self.multipath.hold.hold(join, self.now) {
             self.counters.multipath_joins_over_budget.add(1);
-            self.forward_join(join);
+            self.forward_join(&join);
         }
     }
 
@@ -233,27 +260,28 @@ impl<I: Intercept> Worker<I> {
             match fate {
                 Fate::Join => {
                     self.counters.multipath_joins_released.add(1);
-                    self.let_join(join);
+                    self.let_join(&join);
                 }
                 Fate::Forward => {
                     self.counters.multipath_joins_expired.add(1);
-                    self.forward_join(join);
+                    self.forward_join(&join);
                 }
             }
         }
     }
 
-    fn let_join(&mut self, join: Join<Syn>) {
-        let (port, frame) = &join.syn;
-        if self.multipath.listen(*port, join.prefix, self.now) {
-            self.inject(frame.completed(), Direction::Join);
-        } else {
+    /// Where the worker cannot listen, the programs forward the SYN: they know it by its mark.
+    fn let_join(&mut self, join: &Join<Syn>) {
+        let (flow, frame) = &join.syn;
+        let server = flow.server();
+        let port = (server.is_ipv6(), server.port());
+        if !self.multipath.listen(port, join.prefix, self.now) {
             self.counters.multipath_ports_unavailable.add(1);
-            self.forward_join(join);
         }
+        self.inject(frame.completed(), Direction::Again);
     }
 
-    fn forward_join(&mut self, join: Join<Syn>) {
+    fn forward_join(&mut self, join: &Join<Syn>) {
         // First: the programs would report the injected SYN again.
         self.intercept.forward_joins(join.token);
         self.inject(join.syn.1.completed(), Direction::In);

@@ -11,9 +11,8 @@ use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint};
 use posthaste_wire::hop::{Dialer, Reply};
 use posthaste_wire::segments::SegmentList;
-use socket2::Socket;
 
-use crate::chain::{Path, Peer};
+use crate::chain::{Path, Peer, Transport};
 use crate::flow::Flow;
 use crate::intercept::Intercept;
 use crate::opening::{Opening, Report, Sent, Try};
@@ -151,7 +150,7 @@ impl<I: Intercept> Worker<I> {
         let peer = &self.rules.chains().peers[peer];
         let mut request = request_of(connect, peer, self.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
-        let socket = hop_socket(peer, self.socket_mark)?;
+        let socket = sys::hop_socket(peer, self.socket_mark)?;
         // Best effort: without the option the flow is requested by the first bytes.
         let has_option = option.filter(|_| syn_option).is_some_and(|option| {
             let ipv6 = peer.address.is_ipv6();
@@ -159,8 +158,9 @@ impl<I: Intercept> Worker<I> {
             set.and_then(|()| self.intercept.syn_option(socket.as_fd(), &option))
                 .is_ok()
         });
-        if has_option {
-            // The option and data of TCP Fast Open do not fit into one SYN.
+        if has_option || peer.transport == Transport::Mptcp {
+            // The option and data of TCP Fast Open do not fit into one SYN. With such data a
+            // connection of Multipath TCP becomes one of TCP.
             sys::connect(&socket, peer.address)?;
         } else {
             let sent = sys::connect_with_data(&socket, peer.address, &request)?;
@@ -280,12 +280,4 @@ fn request_of(connect: &Connect, peer: &Peer, now_ms: u64) -> io::Result<Vec<u8>
         nonce: Nonce(sys::random()),
     });
     request.encode(auth.as_ref()).map_err(io::Error::other)
-}
-
-/// A socket for a hop to a peer.
-fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
-    let socket = sys::upstream_socket(peer.address.is_ipv6(), mark)?;
-    // Best effort: the connection works without these settings.
-    let _ = sys::apply(&socket, &peer.socket);
-    Ok(socket)
 }

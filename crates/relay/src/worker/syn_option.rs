@@ -16,7 +16,7 @@ use posthaste_wire::hop::ACCEPTED;
 use posthaste_wire::syn_option;
 
 use crate::accept_mode::AcceptMode;
-use crate::chain::{Encapsulation, Peer};
+use crate::chain::{Encapsulation, Peer, Transport};
 use crate::control::Denial;
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -202,8 +202,10 @@ impl<I: Intercept> Worker<I> {
 
     /// The option for the SYN of a hop to a peer, if there is to be one.
     pub(super) fn syn_option_for(&self, peer: &Peer, header: &ChainHeader) -> Option<Vec<u8>> {
-        // Nodes look for the option in IPv4 SYNs only.
-        let takes_it = peer.encapsulation == Encapsulation::SynOption && peer.address.is_ipv4();
+        // Nodes look for the option in IPv4 SYNs only, and it leaves no room for those of Multipath TCP.
+        let takes_it = peer.encapsulation == Encapsulation::SynOption
+            && peer.address.is_ipv4()
+            && peer.transport != Transport::Mptcp;
         if !takes_it || self.syn_options.paused_for(peer.id, self.now).is_some() {
             return None;
         }
