@@ -36,6 +36,7 @@ pub(crate) use conflicts::{conflicts, gaps};
 pub(crate) use conntrack::Conntrack;
 pub(crate) use instance_lock::{Claim, REPLACED_MAX};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, bridges_filter, links, watch_links};
+pub(crate) use path_manager::subflow_endpoints;
 pub(crate) use reverse_path::strict_sources;
 pub(crate) use routing::{Family, Rule};
 pub(crate) use sockets::Destroyer;

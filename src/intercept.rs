@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Configures the redirect programs, and gives their workers access to this host.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 
 use posthaste_bpf::{Error, Host, Observing, Redirect};
 use posthaste_relay::chain::Encapsulation;
@@ -16,6 +17,10 @@ use posthaste_daemon::log::Log;
 const BLOCKED: &str = "this host drops packets of relays: connections are forwarded unrelayed for \
     ten minutes, or until its firewall changes; posthaste doctor reports more";
 
+/// The log message for a host whose tracked connections the node cannot look up.
+const UNREADABLE: &str = "this host's connection tracking cannot be read: a relay may get the port of \
+    an open connection of its client, and break it; load the module nf_conntrack_netlink, and restart the node";
+
 /// A worker's access to this host.
 pub(crate) struct WorkerHost {
     destroyer: Destroyer,
@@ -29,7 +34,7 @@ impl WorkerHost {
         Self {
             // A netlink socket belongs to the network namespace of the thread that opens it.
             destroyer: Destroyer::open(),
-            conntrack: Conntrack::default(),
+            conntrack: Conntrack::open(),
             log,
         }
     }
@@ -40,8 +45,19 @@ impl Host for WorkerHost {
         self.conntrack.is_active(now)
     }
 
+    fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool {
+        self.conntrack.has(client, server).unwrap_or_else(|error| {
+            self.log.warn(UNREADABLE, &[("error", &error.to_string())]);
+            false
+        })
+    }
+
     fn destroy(&mut self, closed: &[Closed]) {
         self.destroyer.destroy(closed);
+    }
+
+    fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.destroyer.end_time_wait(local, remote)
     }
 
     fn report_block(&mut self) {
@@ -82,6 +98,23 @@ pub(crate) fn peer_starts(policy: &Policy) -> Vec<(IpAddr, PathSettings)> {
     peers
         .map(|peer| (peer.address.ip(), peer.start()))
         .collect()
+}
+
+/// How many bytes per second may be sent to peers, by the addresses of their listeners and those
+/// that they call from: the least where several share one.
+pub(crate) fn rate_limits(policy: &Policy) -> HashMap<IpAddr, u32> {
+    let mut limits = HashMap::new();
+    for peer in policy.chains.peers.iter() {
+        let Some(limit) = peer.rate_limit else {
+            continue;
+        };
+        let others = peer.source_addresses.iter().copied();
+        for address in others.chain([peer.address.ip()]) {
+            let known = limits.entry(address).or_insert(limit);
+            *known = limit.min(*known);
+        }
+    }
+    limits
 }
 
 /// The addresses whose SYNs may announce flows.

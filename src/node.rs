@@ -133,7 +133,7 @@ fn run_guarded(path: Option<PathBuf>, config: Config, mut entry: Entry<'_>) -> a
     );
     let inheritance = entry.inheritance(prepared.shared);
     let parts = (prepared.log, measure, following, inheritance);
-    let node = Node::new(path, config, loaded, parts, &handles)?;
+    let node = Node::new(path, config, loaded, parts, prepared.congestion, &handles)?;
     let threads = match &entry.succession {
         None => node.begin(workers, &links)?,
         Some(succession) => node.succeed(succession, &entry, workers, &links)?,
@@ -219,6 +219,8 @@ struct Prepared {
     log: Log,
     writer: log::Writer,
     workers: Vec<worker::Starting>,
+    /// See [`Node::congestion`].
+    congestion: Option<Congestion>,
     /// What workers report of ended relays; `None` without a controller.
     samples: Option<Samples>,
     /// The interfaces of this host.
@@ -253,6 +255,9 @@ impl Prepared {
         let policy = Arc::new(config.policy.clone());
         let clock = Clock::default();
         let replay_guard = Arc::new(ReplayGuard::new(clock.clone()));
+        // Before the workers open hops.
+        let congestion = register_congestion(config, &log);
+        set_rate_limits(congestion.as_ref(), &config.policy, &log)?;
         // Waits for the loader as late as possible: all of the above overlaps with making the maps.
         let made = maps.recv().context("there are no maps")?;
         let (feed, samples) = config.follow.is_some().then(Feed::new).unzip();
@@ -289,6 +294,7 @@ impl Prepared {
             log,
             writer,
             workers,
+            congestion,
             samples,
             links,
             reflectors,
@@ -304,13 +310,12 @@ impl Node {
         config: Config,
         mut redirect: Redirect,
         (log, measure, following, inheritance): (Log, Measure, ControlClient, Inheritance),
+        congestion: Option<Congestion>,
         workers: &[Handle],
     ) -> anyhow::Result<Self> {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
-        // Before the workers open hops.
-        let congestion = register_congestion(&config, &log);
         let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let placement = homes.and_then(Placement::new);
         Ok(Self {
@@ -454,7 +459,7 @@ pub(super) fn report_multipath(config: &Config, log: &Log) {
     let wanted = config.policy.wants_multipath() || !config.multipath_listeners.is_empty();
     if wanted && let Err(error) = sys::supports_multipath() {
         let message = "this host has no Multipath TCP (net.mptcp.enabled): its connections are left to their \
-                       servers";
+                       servers, and hops use TCP";
         log.warn(message, &[("error", &error)]);
     }
 }
@@ -476,6 +481,25 @@ fn register_congestion(config: &Config, log: &Log) -> Option<Congestion> {
             None
         }
     }
+}
+
+/// Bounds what is sent to peers. Without the congestion control that does it, that is reported.
+fn set_rate_limits(
+    congestion: Option<&Congestion>,
+    policy: &Policy,
+    log: &Log,
+) -> anyhow::Result<()> {
+    let limits = intercept::rate_limits(policy);
+    match congestion {
+        Some(congestion) => congestion.set_limits(&limits)?,
+        None if limits.is_empty() => {}
+        None => log.warn(
+            "rate_limit has no effect: this process has no congestion control \"posthaste\" \
+             (Linux 6.4 with BTF, from the start on); restart it, or limit the interface with tc",
+            &[],
+        ),
+    }
+    Ok(())
 }
 
 fn uses_own_congestion(config: &Config) -> bool {

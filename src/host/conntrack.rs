@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether this host tracks connections (nf_conntrack), as its firewall and NAT do.
+//! What this host tracks (nf_conntrack), as its firewall and NAT do: whether anything, and which
+//! connections.
 
 use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use posthaste_netlink::{Message, NESTED, Netlink, attribute, nest};
 
 /// Number of tracked connections in the reader's network namespace.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -13,13 +18,61 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Connections were tracked once. An empty table shows nothing: all entries may have expired.
 static TRACKS: AtomicBool = AtomicBool::new(false);
 
-/// The last reading.
-#[derive(Debug, Default)]
+/// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET` (linux/netfilter/nfnetlink_conntrack.h)
+const GET: u16 = 0x101;
+/// Bytes of `struct nfgenmsg`, with which each body begins.
+const BODY_BYTES: usize = 4;
+/// `CTA_TUPLE_ORIG`, `CTA_PROTOINFO`, and what is in them
+const TUPLE_ORIG: u16 = 1;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTO: u16 = 2;
+const PROTO_NUM: u16 = 1;
+const PROTO_SRC_PORT: u16 = 2;
+const PROTO_DST_PORT: u16 = 3;
+const PROTOINFO: u16 = 4;
+const PROTOINFO_TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+/// `TCP_CONNTRACK_TIME_WAIT`, `TCP_CONNTRACK_CLOSE`: a SYN begins another connection in their place.
+const OVER: [u8; 2] = [7, 8];
+
+/// The last reading, and the kernel's table.
+#[derive(Debug)]
 pub(crate) struct Conntrack {
     looked: Option<Instant>,
+    netlink: Option<Netlink>,
 }
 
 impl Conntrack {
+    /// For the network namespace of this thread.
+    pub(crate) fn open() -> Self {
+        Self {
+            looked: None,
+            netlink: Netlink::netfilter().ok(),
+        }
+    }
+
+    /// Whether a connection that a client has opened with these addresses is tracked and has not ended.
+    ///
+    /// # Errors
+    /// The table cannot be read: once for a kernel that has none, where all later answers are no.
+    pub(crate) fn has(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
+        let Some(netlink) = &mut self.netlink else {
+            return Ok(false);
+        };
+        let mut is_open = false;
+        match netlink.query(lookup(client, server), |_, body| is_open = !is_over(body)) {
+            Ok(()) => Ok(is_open),
+            // There is no such connection.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            // A signal, or the kernel is late.
+            Err(error) if is_passing(&error) => Ok(false),
+            Err(error) => {
+                self.netlink = None;
+                Err(error)
+            }
+        }
+    }
+
     /// Whether connections are tracked, or were since this process started. With `now` the count is
     /// read anew, otherwise it may be a second old.
     pub(crate) fn is_active(&mut self, now: bool) -> bool {
@@ -34,6 +87,52 @@ impl Conntrack {
         }
         TRACKS.load(Relaxed)
     }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
+    kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+fn lookup(client: SocketAddr, server: SocketAddr) -> Message {
+    let (family, kinds, addresses) = match (client.ip(), server.ip()) {
+        (IpAddr::V4(client), IpAddr::V4(server)) => {
+            let addresses = [client.octets().to_vec(), server.octets().to_vec()];
+            (libc::AF_INET, [1, 2], addresses)
+        }
+        (client, server) => {
+            let octets = |ip: IpAddr| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            };
+            (libc::AF_INET6, [3, 4], [octets(client), octets(server)])
+        }
+    };
+    let addresses = nest(&[(kinds[0], &addresses[0]), (kinds[1], &addresses[1])]);
+    let protocol = [libc::IPPROTO_TCP.to_le_bytes()[0]];
+    let protocol = nest(&[
+        (PROTO_NUM, &protocol),
+        (PROTO_SRC_PORT, &client.port().to_be_bytes()),
+        (PROTO_DST_PORT, &server.port().to_be_bytes()),
+    ]);
+    let body = [family.to_le_bytes()[0], 0, 0, 0];
+    Message::new(GET, 0, &body).nested(
+        TUPLE_ORIG,
+        &[
+            (TUPLE_IP | NESTED, &addresses),
+            (TUPLE_PROTO | NESTED, &protocol),
+        ],
+    )
+}
+
+/// Whether the connection of an answer has ended.
+fn is_over(body: &[u8]) -> bool {
+    let state = body
+        .get(BODY_BYTES..)
+        .and_then(|all| attribute(all, PROTOINFO))
+        .and_then(|info| attribute(info, PROTOINFO_TCP))
+        .and_then(|tcp| attribute(tcp, TCP_STATE)?.first());
+    state.is_some_and(|state| OVER.contains(state))
 }
 
 fn is_positive(count: &str) -> bool {

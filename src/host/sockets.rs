@@ -8,7 +8,7 @@
 //! Nodes' sockets are identified by their mark. Needs CONFIG_INET_DIAG_DESTROY.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail};
 use posthaste_relay::intercept::Closed;
@@ -24,11 +24,16 @@ const IPPROTO_TCP: u8 = 6;
 const BYTECODE: u16 = 1;
 /// `INET_DIAG_BC_MARK_COND`
 const MARK_CONDITION: u8 = 10;
-/// Bytes of `struct inet_diag_req_v2` and of its socket id, and the offset of the socket id in
-/// `struct inet_diag_msg`.
+/// Bytes of `struct inet_diag_req_v2` and of its socket id, and the offsets of the state and the
+/// socket id in `struct inet_diag_msg`.
 const REQUEST_BYTES: usize = 56;
 const ID_BYTES: usize = 48;
+const STATE_IN_ANSWER: usize = 1;
 const ID_IN_ANSWER: usize = 4;
+/// `TCP_TIME_WAIT`
+const TIME_WAIT: u8 = 6;
+/// `INET_DIAG_NOCOOKIE`, twice
+const ANY_COOKIE: u64 = u64::MAX;
 /// Requests sent in one datagram.
 const BATCH: usize = 128;
 /// Sockets may change state while they are listed, so the list is repeated this often.
@@ -100,6 +105,27 @@ impl Destroyer {
                 self.netlink = None;
             }
         }
+    }
+
+    /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
+    /// One that is bound to an interface is not found.
+    pub(crate) fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let Some(netlink) = &mut self.netlink else {
+            return false;
+        };
+        let any = Closed {
+            local,
+            remote,
+            cookie: ANY_COOKIE,
+        };
+        let family = Family::of(local.ip());
+        let find = Message::new(LIST, 0, &request(family, ANY_STATE, &id_of(&any)));
+        let mut ids = Vec::new();
+        let found = netlink.query(find, |_, answer| {
+            let is_waiting = answer.get(STATE_IN_ANSWER) == Some(&TIME_WAIT);
+            ids.extend(id_in(answer).filter(|_| is_waiting));
+        });
+        found.is_ok() && destroy_batch(netlink, family, &ids).is_ok_and(|count| count > 0)
     }
 
     /// Reads failures only now and then: each read is a system call.
@@ -177,13 +203,15 @@ fn list(netlink: &mut Netlink, family: Family, mark: u32, states: u32) -> io::Re
         .attribute(BYTECODE, &has_mark(mark));
     let mut ids = Vec::new();
     netlink.dump(message, |_, answer| {
-        ids.extend(
-            answer
-                .get(ID_IN_ANSWER..ID_IN_ANSWER + ID_BYTES)
-                .map(<[u8]>::to_vec),
-        );
+        ids.extend(id_in(answer));
     })?;
     Ok(ids)
+}
+
+/// The id of the socket that an answer is about.
+fn id_in(answer: &[u8]) -> Option<Vec<u8>> {
+    let id = answer.get(ID_IN_ANSWER..ID_IN_ANSWER + ID_BYTES)?;
+    Some(id.to_vec())
 }
 
 /// `struct inet_diag_req_v2` for one socket, or all in these states.

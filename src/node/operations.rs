@@ -14,7 +14,7 @@ use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::flow::Flow;
 use posthaste_relay::sys;
 
-use super::{Node, set_peer_starts, set_syn_options, uses_own_congestion};
+use super::{Node, set_peer_starts, set_rate_limits, set_syn_options, uses_own_congestion};
 use crate::admin::Operations;
 use crate::api::observed::Observed;
 use crate::api::{self, Interface, ReloadReport, control_client::Follow};
@@ -139,6 +139,7 @@ impl Operations for Node {
         let generation = intercept::set_rules(&mut self.redirect(), &next)?;
         self.report_packet_path();
         set_peer_starts(&mut self.redirect(), &next.policy, &self.log)?;
+        set_rate_limits(self.congestion.as_ref(), &next.policy, &self.log)?;
         set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
         self.redirect().set_observing(intercept::observing(&next))?;
         let policy = Arc::new(next.policy.clone());

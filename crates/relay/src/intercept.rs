@@ -88,6 +88,9 @@ pub enum EventKind {
     /// A SYN joins a connection of Multipath TCP, or one that may be accepted at this moment. It was
     /// not delivered.
     Join,
+    /// A SYN of Multipath TCP met a socket in TIME_WAIT. It was not delivered: the kernel would give
+    /// it to a listener of TCP, or to none.
+    TimeWait,
 }
 
 /// The key of a half-open entry. While a flow has one, its server's SYN-ACK is reported as an event
@@ -117,8 +120,8 @@ pub struct PathSettings {
 pub enum Direction {
     /// As if the device had received it.
     In,
-    /// The same, of a SYN that joins a connection for which the worker listens.
-    Join,
+    /// The same, of a SYN that the programs do not report again.
+    Again,
     /// Sent by the device.
     Out,
 }
@@ -226,12 +229,24 @@ pub trait Intercept {
     fn syn_option(&mut self, _socket: BorrowedFd<'_>, _option: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+    /// Drops the SYN of a socket that has not connected yet if NAT gives it another source.
+    ///
+    /// # Errors
+    /// The host does not support it.
+    fn keep_source(&mut self, _socket: BorrowedFd<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Remembers that a client from this prefix completed a handshake, and whether its clients are
     /// near: then early mode gains nothing, and their flows open late.
     fn validate_prefix(&mut self, _flow: &Flow, _near: bool) {}
     /// Sets the initial window of connections with this peer address from now on; `None` restores
     /// the default.
     fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
+    /// Whether this host tracks an open connection with these addresses and ports. Its packets would
+    /// reach a socket that has them too.
+    fn is_tracked(&mut self, _flow: &Flow) -> bool {
+        false
+    }
     /// The observations of this flow's client and service, if there are any.
     fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
         None
@@ -297,6 +312,10 @@ pub trait Intercept {
     }
     /// Forwards SYNs with this token, until a worker sets or removes it.
     fn forward_joins(&mut self, _token: u32) {}
+    /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
+    fn end_time_wait(&mut self, _local: SocketAddr, _remote: SocketAddr) -> bool {
+        false
+    }
     /// Destroys what the kernel keeps of these sockets (TIME_WAIT).
     fn forget(&mut self, _closed: &[Closed]) {}
 }

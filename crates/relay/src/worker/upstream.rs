@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use posthaste_wire::hop::{Icmp, Reply};
 use socket2::Socket;
@@ -22,6 +22,9 @@ use crate::sys;
 use super::Worker;
 use super::entry::{DeferredOptions, Entry, State};
 use super::preface::icmp_of;
+
+/// How often another port is picked, if the client has a forwarded connection with it.
+const BINDS_MAX: usize = 8;
 
 impl Entry {
     /// The TTL or hop limit for its upstream side, if it arrived with one.
@@ -64,6 +67,11 @@ impl Entry {
         self.accept.holds_syn() || self.is_requested()
     }
 
+    /// Whether it finds out if relays work.
+    fn is_trial(&self) -> bool {
+        matches!(&self.state, State::Opening(pending) if pending.opening.is_trial)
+    }
+
     /// A socket for the connection to its server, with `mark` as its `SO_MARK`. It takes `path`, if
     /// that was observed.
     fn upstream_socket(&self, mark: u32, path: Option<ObservedPath>) -> io::Result<Socket> {
@@ -99,6 +107,18 @@ impl Entry {
         let _ = sys::set_quick_ack(&socket, false);
         let _ = sys::apply_at_birth(&socket, &self.rule.rule.upstream);
         Ok(socket)
+    }
+
+    /// The same, bound to `source`: the flow as the socket has it, and the source.
+    fn bound_socket(
+        &self,
+        mark: u32,
+        path: Option<ObservedPath>,
+        source: Source,
+    ) -> io::Result<(Socket, Flow, Source)> {
+        let socket = self.upstream_socket(mark, path)?;
+        let (flow, source) = self.bind(&socket, source)?;
+        Ok((socket, flow, source))
     }
 
     /// Binds its upstream socket to `source` or, where that is taken, to less of the client's
@@ -165,15 +185,10 @@ impl<I: Intercept> Worker<I> {
 
     /// Which source address the server of a flow should see.
     fn source(&mut self, key: u64) -> Source {
-        let entry = self.entries.live_mut(key);
-        let Some(entry) = entry.filter(|entry| entry.is_observed()) else {
+        let Some(entry) = self.entries.live(key).filter(|entry| entry.is_observed()) else {
             return Source::Client;
         };
-        let flow = entry.flow;
-        let trial = entry
-            .pending()
-            .is_some_and(|pending| pending.opening.is_trial);
-        self.intercept.source(&flow, trial)
+        self.intercept.source(&entry.flow, entry.is_trial())
     }
 
     /// The path that an upstream connection must take, if it was observed.
@@ -193,12 +208,23 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live(key) else {
             return Ok(());
         };
-        let socket = entry.upstream_socket(self.socket_mark, path)?;
-        let (flow, source) = entry.bind(&socket, source)?;
+        let bound = |_| entry.bound_socket(self.socket_mark, path, source);
+        // With its own port a client is not relayed, and NAT sees to those that it gives.
+        let is_free = |bound: &io::Result<(Socket, Flow, Source)>| match bound {
+            Ok((_, flow, Source::ClientAddress)) => !self.intercept.is_tracked(flow),
+            _ => true,
+        };
+        let (socket, flow, source) = (0..BINDS_MAX)
+            .map(bound)
+            .find(is_free)
+            .unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EADDRINUSE)))?;
         match source {
             Source::Client => {}
             Source::ClientAddress => self.counters.port_fallbacks.add(1),
             Source::Translated(_) | Source::Node => self.counters.address_fallbacks.add(1),
+        }
+        if path.is_some() && entry.is_trial() {
+            self.intercept.keep_source(socket.as_fd())?;
         }
         // Before the SYN leaves: without an entry its SYN-ACK would complete the handshake.
         if let Err(error) = self.reserve_other_tuple(key, flow) {
