@@ -4,7 +4,7 @@
  * milliseconds for them.
  *
  * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment,
- * parse_syn_option, join_connection
+ * parse_syn_option, join_connection, end_time_wait
  *                 called by `redirect`, to continue with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by user space, injects a frame at a device
@@ -345,14 +345,19 @@ int open_flow(struct __sk_buff *skb)
 	if (!at)
 		return TC_ACT_UNSPEC;
 	look_at_options(skb, &pkt, at, &options);
-	/* While no rule converts, it is a SYN as others. */
-	if (options.kind == OPTIONS_JOIN && !waiting &&
-	    multipath_listener(listener_key(this_worker(), &pkt))) {
-		if (may_join(skb, &pkt))
-			bpf_tail_call(skb, &tail_calls, TAIL_JOIN_CONNECTION);
-		return unhide(&pkt);
-	}
 	capable = options.kind == OPTIONS_CAPABLE;
+	/* While no rule converts, it is a SYN as others. */
+	if ((capable || options.kind == OPTIONS_JOIN) &&
+	    multipath_listener(listener_key(this_worker(), &pkt))) {
+		if (waiting && !(skb->mark & socket_mark) && !is_draining(this_worker()))
+			bpf_tail_call(skb, &tail_calls, TAIL_END_TIME_WAIT);
+		if (!capable && may_join(skb, &pkt))
+			bpf_tail_call(skb, &tail_calls, TAIL_JOIN_CONNECTION);
+		if (!capable)
+			return unhide(&pkt);
+	}
+	/* Of a SYN that a worker injected again. */
+	skb->mark &= ~socket_mark;
 	decide(skb, &pkt, capable, &verdict);
 	if ((verdict.action == ACTION_FORWARD && !waiting) || !passes_host(skb, &pkt))
 		return unhide(&pkt);
@@ -582,9 +587,12 @@ int join_connection(struct __sk_buff *skb)
 		count(STAT_EVENTS_LOST);
 		return TC_ACT_SHOT;
 	}
-	wanted = ours || (!token && expects_join(&pkt) && !is_draining(worker) && is_idle(worker));
-	if (!wanted || bpf_map_lookup_elem(&foreign_tokens, &options.token)) {
-		count(ours ? STAT_JOINS_REFUSED : STAT_JOINS_UNKNOWN);
+	/* Of a token that was taken for another host's, its connection may have come since. */
+	wanted = ours || (!token && expects_join(&pkt) && !is_draining(worker) &&
+			  is_idle(worker) &&
+			  !bpf_map_lookup_elem(&foreign_tokens, &options.token));
+	if (!wanted) {
+		count(STAT_JOINS_UNKNOWN);
 		return TC_ACT_UNSPEC;
 	}
 	event.flow = pkt.flow;
@@ -592,6 +600,30 @@ int join_connection(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (!ours)
 		count(STAT_JOINS_HELD);
+	return TC_ACT_SHOT;
+}
+
+/*
+ * A SYN of Multipath TCP that met the TIME_WAIT socket of an earlier connection or path. The
+ * kernel would give it to a listener of TCP, or for a further path to none. So the worker
+ * destroys the socket and injects the SYN again; with the mark where it could not.
+ */
+SEC("classifier")
+int end_time_wait(struct __sk_buff *skb)
+{
+	struct event_head event = { .kind = EVENT_TIME_WAIT };
+	__u32 at, worker = this_worker();
+	struct packet pkt = {};
+
+	at = resume(skb, &pkt);
+	if (!at || !is_sound(skb, &pkt, at) || is_martian(&pkt) || !passes_host(skb, &pkt))
+		return TC_ACT_UNSPEC;
+	event.flow = pkt.flow;
+	/* Where no socket can be destroyed, one client may send many. It sends a dropped one again. */
+	if (is_idle(worker))
+		report(skb, &pkt, &event, worker, NULL);
+	else
+		count(STAT_EVENTS_LOST);
 	return TC_ACT_SHOT;
 }
 

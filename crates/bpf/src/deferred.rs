@@ -104,6 +104,7 @@ impl Deferred {
             program::REDIRECT_FRAGMENT,
             program::PARSE_SYN_OPTION,
             program::JOIN_CONNECTION,
+            program::END_TIME_WAIT,
         ];
         tail_calls.fill(in_order.iter().map(|number| self.programs[*number].as_fd()))
     }

@@ -187,6 +187,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
         3 => EventKind::SynOption,
         4 => EventKind::Unauthorized,
         5 => EventKind::Join,
+        6 => EventKind::TimeWait,
         _ => return None,
     };
     let frame = frame.get(..usize::from(head.frame_bytes))?;
@@ -259,7 +260,8 @@ mod tests {
         assert_eq!(kind(3, 0), Some(EventKind::SynOption));
         assert_eq!(kind(4, 0), Some(EventKind::Unauthorized));
         assert_eq!(kind(5, 0), Some(EventKind::Join));
-        assert_eq!(kind(6, 0), None);
+        assert_eq!(kind(6, 0), Some(EventKind::TimeWait));
+        assert_eq!(kind(7, 0), None);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Observes handshakes that leave by an interface: SYNs toward servers, with the
- * addresses that NAT gave them, and SYN-ACKs toward clients. Changes no packet. Drops a
- * SYN of the node itself that would leave with an address that was not observed, and an
- * error of this host toward the client of a trial.
+ * addresses that NAT gave them, and SYN-ACKs toward clients. Changes no packet. Drops the
+ * SYN of a trial that would leave with an address that was not observed, and an error of
+ * this host toward the client of a trial.
  *
  * observe        tc egress on every interface, once a rule observes
  */
@@ -74,8 +74,17 @@ static long read_option(__u32 index, struct walk *walk)
 	return 0;
 }
 
+/* The upstream sockets of trials. Ends with the socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, int);
+} trial_sockets SEC(".maps");
+
 /* A SYN of the node itself leaves. For an observed flow it is bound to the observed
- * interface and source; with another source it must not leave. */
+ * interface and source. That of a trial must not leave with another source. Once NAT is known
+ * to keep the source, it changes it only where the port is taken, as it would for the client. */
 static __always_inline int check_own_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const __u32 *source = pkt->flow.client.word;
@@ -90,6 +99,8 @@ static __always_inline int check_own_syn(struct __sk_buff *skb, const struct pac
 				     sk->src_ip6[0] == source[0] && sk->src_ip6[1] == source[1] &&
 					     sk->src_ip6[2] == source[2] &&
 					     sk->src_ip6[3] == source[3])
+		return TC_ACT_UNSPEC;
+	if (!bpf_sk_storage_get(&trial_sockets, sk, NULL, 0))
 		return TC_ACT_UNSPEC;
 	count(STAT_RETRANSLATED);
 	return TC_ACT_SHOT;

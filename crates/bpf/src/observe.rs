@@ -12,7 +12,7 @@ use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
 use crate::layout::{nanoseconds, octets, whole};
 use crate::object::{Map, Program};
-use crate::objects::observe::{self, program};
+use crate::objects::observe::{self, map, program};
 use crate::objects::types;
 use crate::redirect::{self, Settings};
 
@@ -162,15 +162,20 @@ pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>
 #[derive(Debug)]
 pub(crate) struct Observer {
     pub(crate) program: Program,
+    trial_sockets: Arc<Map>,
 }
 
 impl Observer {
     /// Loads the program on the maps of the redirect program.
     pub(crate) fn load(settings: &Settings, shared: &[Arc<Map>]) -> Result<Self, Error> {
         let object = &observe::OBJECT;
-        let numbers = 0..object.maps.len();
-        let maps = numbers.map(|number| {
-            redirect::shared(object, number, shared).map_or_else(|| object.make(number, None), Ok)
+        let types = object.load_types()?;
+        let make = |number| match number {
+            map::TRIAL_SOCKETS => object.make_typed(number, &types),
+            _ => object.make(number, None),
+        };
+        let maps = (0..object.maps.len()).map(|number| {
+            redirect::shared(object, number, shared).map_or_else(|| make(number), Ok)
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let constants = observe::Settings {
@@ -178,9 +183,16 @@ impl Observer {
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,
         };
-        let types = object.load_types()?;
         let program = object.load(program::OBSERVE, &types, &maps, &constants.in_order())?;
-        Ok(Self { program })
+        Ok(Self {
+            program,
+            trial_sockets: Arc::clone(&maps[map::TRIAL_SOCKETS]),
+        })
+    }
+
+    /// The map of trials' sockets.
+    pub(crate) fn trial_sockets(&self) -> Arc<Map> {
+        Arc::clone(&self.trial_sockets)
     }
 
     /// Observes what leaves by an interface.

@@ -23,7 +23,9 @@
 /* Sequence numbers behind the client's first that a reset before the server's answer
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
-#define RESET_AHEAD_MAX (1u << 20)
+#define RESET_AHEAD_MAX (1 << 20)
+/* Bytes between what a receiver has acknowledged and a sender's end: more than most windows. */
+#define END_AWAY_MAX (1 << 26)
 
 /* The key of the initial sequence numbers (RFC 6528). */
 SETTING(setting_isn_key0);
@@ -634,18 +636,25 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	return !cut.open;
 }
 
-/* Notes the end that the segment in hand announces. `ahead`: how far it is ahead of what
- * its receiver has acknowledged; a reset that its receiver will not believe ends nothing. */
-static __always_inline void note_end(struct packet_flow *entry, __u8 flags, __u32 fin,
-				     __u32 ahead)
+/* Notes the end that the segment in hand announces. `ahead`: how far it is ahead of what its
+ * receiver has acknowledged; a reset that its receiver will not believe ends nothing. Who does not
+ * see the flow has to guess that, and the first guess is most likely far off: then only the exact
+ * number counts, as for the ends (RFC 5961 section 3.2). */
+static __always_inline void note_end(struct packet_flow *entry, __u8 flags, __u32 fin, __s32 ahead)
 {
 	entry->last_ns = bpf_ktime_get_coarse_ns();
+	if (!(flags & TCP_RST) && entry->ended & PACKET_RESET)
+		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
+	if (!(flags & (TCP_FIN | TCP_RST)))
+		return;
+	if (ahead > END_AWAY_MAX || ahead < -END_AWAY_MAX)
+		entry->is_guessed = true;
+	if (entry->is_guessed && ahead)
+		return;
 	if (flags & TCP_FIN)
 		__sync_fetch_and_or(&entry->ended, fin);
-	if (flags & TCP_RST && ahead <= RESET_AHEAD_MAX)
+	if (flags & TCP_RST && ahead >= 0 && ahead <= RESET_AHEAD_MAX)
 		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
-	else if (!(flags & TCP_RST) && entry->ended & PACKET_RESET)
-		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
 }
 
 /* Translates a segment of the client. */
@@ -677,7 +686,8 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	return PASS;
 }
 
-/* Resets the client of a flow that no server answered, at its next segment. */
+/* Resets the client of a flow that no server answered, at its next segment: the reset that the
+ * sweep sent may be lost. */
 GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			struct packet_flow *entry)
 {
@@ -691,9 +701,7 @@ GLOBAL int reset_client(struct __sk_buff *skb, const struct packet *pkt, __u32 a
 	segment->flow = reversed(&pkt->flow);
 	segment->family = pkt->family;
 	segment->l2_bytes = pkt->l2_bytes;
-	segment->seq = entry->node_isn + 1;
-	segment->flags = TCP_RST;
-	segment->hop_limit = ANSWER_HOPS;
+	reset_to_client(segment, entry);
 	segment->partial = spoil_checksum(skb, at);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	if (write_segment(skb, segment, NULL))

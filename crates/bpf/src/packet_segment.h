@@ -110,6 +110,15 @@ static __always_inline void write_syn_options(__u8 *to, const struct segment *se
 	}
 }
 
+/* The reset of a client that the node has answered, and no server. */
+static __always_inline void reset_to_client(struct segment *segment,
+					    const struct packet_flow *entry)
+{
+	segment->seq = entry->node_isn + 1;
+	segment->flags = TCP_RST;
+	segment->hop_limit = ANSWER_HOPS;
+}
+
 /* Bytes of the TCP header of a segment. */
 static __always_inline __u32 header_bytes(const struct segment *segment)
 {

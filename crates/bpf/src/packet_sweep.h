@@ -4,7 +4,8 @@
  * these programs.
  *
  * packet_sweep    removes entries that have lived their time
- * packet_resend   sends a SYN again that the server has not answered
+ * packet_resend   sends a SYN again that the server has not answered, and in the end resets
+ *                 the client
  */
 #pragma once
 #include "packet_learning.h"
@@ -70,13 +71,26 @@ static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
 	return entry->state == PACKET_REMOVED;
 }
 
-/* When a SYN is sent again: after 1 s and 3 s, as its sender would (RFC 6298 section 5.5).
- * Only a validated client's: the others repeat theirs. */
+/* `tries` of a flow whose client was reset. */
+#define TRIES_RESET 3
+
+/* How often a SYN may be sent again. A client that is not validated repeats its SYN if it got no
+ * SYN-ACK; but it may have got it, its ACK may be lost, and if it waits for the server to speak it
+ * sends nothing more. */
+static __always_inline __u32 tries_max(const struct packet_flow *entry)
+{
+	return entry->state == PACKET_HELD ? 2 : entry->state == PACKET_ANSWERED ? 1 : 0;
+}
+
+/* Whether the node has to act: the SYN is sent again after 1 s and 3 s, as its sender would
+ * (RFC 6298 section 5.5). */
 static __always_inline bool is_due(const struct packet_flow *entry, __u64 now)
 {
 	__u64 wait = entry->tries ? 3000000000ull : 1000000000ull;
 
-	return entry->state == PACKET_HELD && entry->tries < 2 && now > entry->since_ns + wait;
+	if (entry->state == PACKET_GIVEN_UP)
+		return entry->tries != TRIES_RESET;
+	return entry->tries < tries_max(entry) && now > entry->since_ns + wait;
 }
 
 /* Looks after one entry. */
@@ -133,31 +147,9 @@ int packet_sweep(struct __sk_buff *skb)
 	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
 }
 
-/* Sends the SYN of the flow in `packet_subject` again, if it is due, by its client's way: it
- * enters the client's interface once more. It differs from the client's only in the place of its
- * options. The frame is of the flow's family: the kernel derives from it the protocol of a packet
- * without a link layer header. */
-SEC("classifier")
-int packet_resend(struct __sk_buff *skb)
+/* The client's SYN once more. It differs from the client's only in the place of its options. */
+static __always_inline void repeat_syn(struct segment *segment, const struct packet_flow *entry)
 {
-	struct packet_scratch *scratch = scratch_area();
-	struct segment *segment;
-	struct packet_flow *entry;
-	struct packet_key *key;
-	__u32 only = 0;
-
-	key = bpf_map_lookup_elem(&packet_subject, &only);
-	if (!key || !scratch)
-		return 0;
-	entry = bpf_map_lookup_elem(&packet_flows, key);
-	if (!entry || !is_due(entry, bpf_ktime_get_ns()))
-		return 0;
-	entry->tries += 1;
-	segment = &scratch->segment;
-	__builtin_memset(segment, 0, sizeof(*segment));
-	segment->flow = flow_of(key, entry->turned);
-	segment->family = entry->family;
-	segment->l2_bytes = ETH_HLEN;
 	segment->hop_limit = entry->hop_limit;
 	segment->class_label = entry->class_label;
 	segment->seq = entry->client_isn;
@@ -167,10 +159,48 @@ int packet_resend(struct __sk_buff *skb)
 	segment->mss = entry->syn_mss;
 	segment->shift = entry->client_shift;
 	segment->ts_value = entry->client_ts;
+}
+
+/* Looks after the flow in `packet_subject`, if it is due. Its SYN goes by its client's way: it
+ * enters the client's interface once more. A client whose flow was given up may wait for the
+ * server to speak, so the reset does not wait for its next segment, which is reset too: the first
+ * may be lost. The frame is of the flow's family: the kernel derives from it the protocol of a
+ * packet without a link layer header. */
+SEC("classifier")
+int packet_resend(struct __sk_buff *skb)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct segment *segment;
+	struct packet_flow *entry;
+	struct packet_key *key;
+	bool given_up;
+	__u32 only = 0;
+
+	key = bpf_map_lookup_elem(&packet_subject, &only);
+	if (!key || !scratch)
+		return 0;
+	entry = bpf_map_lookup_elem(&packet_flows, key);
+	if (!entry || !is_due(entry, bpf_ktime_get_ns()))
+		return 0;
+	given_up = entry->state == PACKET_GIVEN_UP;
+	entry->tries = given_up ? TRIES_RESET : entry->tries + 1;
+	segment = &scratch->segment;
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = flow_of(key, entry->turned ^ given_up);
+	segment->family = entry->family;
+	segment->l2_bytes = ETH_HLEN;
+	if (given_up)
+		reset_to_client(segment, entry);
+	else
+		repeat_syn(segment, entry);
 	if (!write_segment(skb, segment, NULL))
 		return 0;
 	bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
-	if (!bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS))
+	if (given_up) {
+		swap_link_addresses(skb, ETH_HLEN);
+		bpf_clone_redirect(skb, entry->ifindex, 0);
+	} else if (!bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS)) {
 		count(STAT_PACKET_RESENT);
+	}
 	return 0;
 }

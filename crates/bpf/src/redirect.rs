@@ -104,6 +104,7 @@ pub struct Maps {
     tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// The options of sockets' SYNs, once a program sends them.
     syn_options: Arc<OnceLock<Arc<Map>>>,
+    trial_sockets: Arc<OnceLock<Arc<Map>>>,
     /// The flows that are handed over, once a rule wants that.
     pairs: Arc<OnceLock<Pairs>>,
 }
@@ -192,6 +193,7 @@ impl Maps {
             rings: (0..settings.workers).map(|_| OnceLock::new()).collect(),
             tail_call_maps: Arc::default(),
             syn_options: Arc::default(),
+            trial_sockets: Arc::default(),
             pairs: Arc::default(),
         })
     }
@@ -210,6 +212,7 @@ impl Maps {
             initial_cwnd: hold(map::INITIAL_CWND),
             tail_call_maps: Arc::clone(&self.tail_call_maps),
             syn_options: Arc::clone(&self.syn_options),
+            trial_sockets: Arc::clone(&self.trial_sockets),
             pairs: Arc::clone(&self.pairs),
             half_open_flows: [hold(map::HALF_OPEN_FLOWS), hold(map::HALF_OPEN_RESERVE)],
             multipath_listeners: hold(map::MULTIPATH_LISTENERS),
@@ -587,7 +590,11 @@ impl Redirect {
         {
             ingress.settle(&self.program);
         }
-        self.observer = Some(Observer::load(&shared.settings, &self.maps())?);
+        let observer = Observer::load(&shared.settings, &self.maps())?;
+        shared
+            .trial_sockets
+            .get_or_init(|| observer.trial_sockets());
+        self.observer = Some(observer);
         if self.observes {
             self.observe()?;
         }

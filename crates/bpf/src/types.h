@@ -230,7 +230,7 @@ enum packet_state {
 	PACKET_ACCEPTED, /* and the server's SYN-ACK is known */
 	PACKET_HELD,     /* the client is validated, its data waits for that SYN-ACK */
 	PACKET_OPEN,     /* segments are translated */
-	PACKET_GIVEN_UP, /* no SYN-ACK came: the client is reset at its next segment */
+	PACKET_GIVEN_UP, /* no SYN-ACK came: the client is reset, also at its next segment */
 	PACKET_CLOSED,   /* reset or refused */
 	PACKET_REMOVED,  /* the sweep has claimed it */
 };
@@ -276,7 +276,7 @@ struct packet_flow {
 	__u8 turned;	/* the client is the second of the key */
 	__u8 family;
 	__u8 is_long; /* its server sent more than a first window */
-	__u8 tries; /* how often the node has sent the SYN again */
+	__u8 tries; /* how often the node has sent the SYN again; TRIES_RESET */
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
 	__u16 delay_ms; /* of the node's SYN-ACK */
@@ -288,7 +288,7 @@ struct packet_flow {
 	__u8 node_shift;
 	__u8 was_relayed;
 	__u8 is_measured; /* it learns how long its server's answer is */
-	__u8 spare[1];
+	__u8 is_guessed; /* an end came whose numbers were far off */
 	__u32 nearer_us; /* from its SYN until the nearer end had answered */
 	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
 	 * differences of successive acknowledgements, so one that is late cancels out. */
@@ -397,6 +397,7 @@ enum event_kind {
 	EVENT_SYN_OPTION,  /* a SYN for this node itself announces a flow */
 	EVENT_UNAUTHORIZED, /* the same from an unauthorized sender; the SYN was not touched */
 	EVENT_JOIN, /* an MP_JOIN whose token is not known yet; the SYN is held */
+	EVENT_TIME_WAIT, /* a SYN of Multipath TCP that met a TIME_WAIT socket; it is held */
 };
 
 struct event_head {
@@ -433,6 +434,7 @@ enum step {
 	TAIL_REDIRECT_FRAGMENT, /* part of a segment */
 	TAIL_PARSE_SYN_OPTION,    /* a SYN with options for a listener of the node */
 	TAIL_JOIN_CONNECTION, /* a SYN with MP_JOIN */
+	TAIL_END_TIME_WAIT, /* a SYN of Multipath TCP that met a TIME_WAIT socket */
 	TAIL_MAX,
 };
 
@@ -472,7 +474,7 @@ enum step {
 	STAT(BYPASSES, "bypasses", \
 	     "Times that forwarding was found to get an answer where a relay did not.") \
 	STAT(RETRANSLATED, "retranslated", \
-	     "SYNs of relays dropped because this host gave them another source than it gave the connection that was observed.") \
+	     "SYNs of trials dropped because this host gave them another source than it gave the connection that was observed.") \
 	STAT(BLOCKED, "blocked", "SYNs forwarded because this host drops packets of relays.") \
 	STAT(PACKET_TAKEN, "packet_taken", "SYNs answered by the packet path.") \
 	STAT(PACKET_SAVED, "packet_saved_us", \

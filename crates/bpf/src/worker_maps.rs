@@ -54,8 +54,13 @@ pub trait Host {
     /// Whether the host tracks connections. With `now` its state is read anew; otherwise a recent
     /// reading may serve.
     fn tracks_connections(&mut self, now: bool) -> bool;
+    /// Whether it tracks a connection that the client has opened with these addresses and that has not
+    /// ended.
+    fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
     /// Destroys what the kernel keeps of these sockets.
     fn destroy(&mut self, closed: &[Closed]);
+    /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
+    fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool;
     /// Logs that relays are blocked from now on.
     fn report_block(&mut self);
 }
@@ -72,6 +77,8 @@ pub struct WorkerHandle {
     pub(crate) tail_call_maps: Arc<OnceLock<TailCalls>>,
     /// Set once SYN options can be sent.
     pub(crate) syn_options: Arc<OnceLock<Arc<Map>>>,
+    /// Set once the node can observe.
+    pub(crate) trial_sockets: Arc<OnceLock<Arc<Map>>>,
     /// Set once a rule lets relays leave their flows.
     pub(crate) pairs: Arc<OnceLock<Pairs>>,
     /// Half-open entries of the budget, and of its reserve.
@@ -269,6 +276,12 @@ impl Intercept for WorkerMaps {
         Ok(syn_option::leave(syn_options, socket, option)?)
     }
 
+    fn keep_source(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let sockets = self.maps.trial_sockets.get().ok_or(Error::Unsettled)?;
+        let key = socket.as_raw_fd().to_ne_bytes();
+        Ok(sockets.update(&key, &1_u32.to_ne_bytes())?)
+    }
+
     fn validate_prefix(&mut self, flow: &Flow, near: bool) {
         if let Some(tail_call_maps) = self.maps.tail_call_maps.get() {
             let prefix = layout::client_prefix(flow.client().ip());
@@ -296,6 +309,10 @@ impl Intercept for WorkerMaps {
             bypassed: profile.trust == Trust::Bypassed,
             path: profile.path,
         })
+    }
+
+    fn is_tracked(&mut self, flow: &Flow) -> bool {
+        self.host.tracks(flow.client(), flow.server())
     }
 
     fn source(&mut self, flow: &Flow, now: bool) -> Source {
@@ -419,6 +436,10 @@ impl Intercept for WorkerMaps {
             // A full LRU map evicts an entry.
             let _ = map.update(&key, &1_u32.to_ne_bytes());
         }
+    }
+
+    fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.host.end_time_wait(local, remote)
     }
 
     fn forget(&mut self, closed: &[Closed]) {

@@ -28,6 +28,11 @@ const PASS: u32 = 0;
 const NEXT: u32 = u32::MAX;
 /// The loopback device, where the kernel runs a program unless it is given another one.
 const IFINDEX: u32 = 1;
+/// `PACKET_RESET`
+const RESET: u32 = 4;
+/// As in the programs.
+const RESET_AHEAD_MAX: u32 = 1 << 20;
+const END_AWAY_MAX: u32 = 1 << 26;
 const CASES: usize = 20_000;
 
 /// Maps of a packet path with so many flows.
@@ -263,7 +268,18 @@ fn random_segments_are_translated_as_by_the_reference() {
         let (ipv6, out) = (rng.once_in(2), rng.once_in(2));
         let segment = segment(&mut rng, ipv6);
         let (key, source_is_second) = segment.key();
-        let entry = flow(&mut rng, source_is_second != out);
+        let mut entry = flow(&mut rng, source_is_second != out);
+        if rng.once_in(2) {
+            // What the receiver has acknowledged is near.
+            let away = rng.below(1_u32 << 28).wrapping_sub(1 << 27) >> rng.below(28_u32);
+            let seq = segment.seq.wrapping_add(shift(&entry, out).seq);
+            let acked = if out {
+                &mut entry.client_ack
+            } else {
+                &mut entry.server_ack
+            };
+            *acked = seq.wrapping_sub(away);
+        }
         let flows = &programs.maps[map::PACKET_FLOWS];
         flows.update(bytes(&key), bytes(&entry)).unwrap();
         let (verdict, frame) = programs.run(out.into(), &segment.frame());
@@ -313,15 +329,27 @@ fn assert_counted(
     segment: &Segment,
     out: bool,
 ) {
-    let (ack, former, bytes, end) = if out {
-        (after.server_ack, before.server_ack, after.bytes_up, 2)
+    let acks = [before.client_ack, before.server_ack];
+    let (ack, [acked, former], bytes, end) = if out {
+        (after.server_ack, acks, after.bytes_up, 2)
     } else {
-        (after.client_ack, before.client_ack, after.bytes_down, 1)
+        (after.client_ack, [acks[1], acks[0]], after.bytes_down, 1)
     };
     let acknowledges = segment.flags & 16 != 0;
     let expected = if acknowledges { segment.ack } else { former };
     assert_eq!(ack, expected, "{segment:?}");
     let more = i64::from(expected.wrapping_sub(former).cast_signed());
     assert_eq!(bytes.cast_signed(), more, "{segment:?}");
-    assert_eq!(after.ended & 3, u32::from(segment.flags & 1) * end);
+    let seq = segment.seq.wrapping_add(shift(before, out).seq);
+    let ahead = seq.wrapping_sub(acked);
+    let is_near = ahead.cast_signed().unsigned_abs() <= END_AWAY_MAX;
+    let [fin, reset] = [1, 4].map(|flag| segment.flags & flag != 0);
+    assert_eq!(after.is_guessed != 0, (fin || reset) && !is_near);
+    let fin = if fin && is_near { end } else { 0 };
+    let reset = if reset && ahead <= RESET_AHEAD_MAX {
+        RESET
+    } else {
+        0
+    };
+    assert_eq!(after.ended, fin | reset, "{segment:?}, {ahead}");
 }
