@@ -124,6 +124,10 @@ counters! {
     tunnels_lost: total,
     #[doc = "Tunnels that did not open."]
     tunnels_failed: total,
+    #[doc = "Datagrams with repair symbols sent over tunnels."]
+    tunnel_repairs_sent: total,
+    #[doc = "Bytes of streams that followed from repair symbols, a round trip before they were sent again."]
+    tunnel_bytes_repaired: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
     #[doc = "Flows that went another way although their clients had sent bytes, none of which had arrived."]
@@ -148,13 +152,13 @@ counters! {
     multipath_fell_back: total,
     #[doc = "Connections of Multipath TCP with clients that became TCP later: their path removed an option."]
     multipath_fell_back_later: total,
-    #[doc = "Connections that requested Multipath TCP of their server and became TCP."]
+    #[doc = "Connections that requested Multipath TCP of their server or peer and became TCP."]
     multipath_fell_back_server: total,
     #[doc = "SYNs of further paths that waited for their connection and joined it."]
     multipath_joins_released: total,
     #[doc = "SYNs of further paths that waited and were forwarded: their connection is not the node's."]
     multipath_joins_expired: total,
-    #[doc = "SYNs of further paths forwarded as too many waited, or dropped as too many came."]
+    #[doc = "SYNs of further paths forwarded as too many waited, or dropped as too many of the node's came."]
     multipath_joins_over_budget: total,
     #[doc = "SYNs of further paths forwarded: the node cannot listen on their port."]
     multipath_ports_unavailable: total,

@@ -46,6 +46,7 @@ impl<I: Intercept> Worker<I> {
                 EventKind::SynOption => self.on_syn_option(&event),
                 EventKind::Unauthorized => self.on_unauthorized(&event),
                 EventKind::Join => self.on_join(&event.flow, event.frame),
+                EventKind::TimeWait => self.on_time_wait(&event.flow, &event.frame),
             }
         }
         self.events_wait = true;

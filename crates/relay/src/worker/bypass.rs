@@ -23,6 +23,10 @@ const MOVED_MIN: u64 = 1 << 20;
 const BACKLOG_SHARE: u64 = 10;
 /// Round trips of both connections after which slow start is over, whose window doubles in each.
 const ROUNDS_MIN: u32 = 20;
+/// An end sends if it has sent one of so many bytes of the flow: the rest answers.
+const SENDER_SHARE: u64 = 10;
+/// Round trips that may be added to any: BBR's window has room for so much.
+const ROUND_SLACK: Duration = Duration::from_millis(2);
 /// Receive window of the sockets of a relay that leaves: what it may still promise an end.
 const CLAMP_BYTES: i32 = 256 << 10;
 /// How long an attempt may take before the relay stays.
@@ -107,6 +111,18 @@ fn is_loss_limited(legs: &Sides<LegState>, age: Duration) -> bool {
         let rate = average.max(leg.delivery_rate.into());
         let window = rate * micros / 1_000_000 / mss;
         2 * window * window * lost > 3 * segments
+    })
+}
+
+/// Whether an end that sends would take its new round trip for a queue. BBR does if it is more than
+/// twice the least one of the last 10 s, which bounds what it has in flight
+/// (draft-ietf-ccwg-bbr). Nothing in its segments shows which congestion control it uses.
+fn seems_queued(legs: &Sides<LegState>) -> bool {
+    let [down, up] = &legs.0;
+    let (round, moved) = (down.round + up.round, down.received + up.received);
+    legs.0.iter().any(|leg| {
+        let sends = leg.received.saturating_mul(SENDER_SHARE) >= moved;
+        sends && round > 2 * leg.round + ROUND_SLACK
     })
 }
 
@@ -217,8 +233,9 @@ impl<I: Intercept> Worker<I> {
             .and_then(|unacked| Ok(unacked + entry.sum_of(sys::unread_bytes)?));
         let is_long = backlog.is_ok_and(|backlog| moved >= BACKLOG_SHARE * backlog);
         let age = entry.age(self.now);
-        let may_lose = entry.rule.rule.bypass == Bypass::Always || !is_loss_limited(&legs, age);
-        let is_eligible = is_long && may_lose && is_eligible(&legs, age);
+        let is_free = entry.rule.rule.bypass == Bypass::Always
+            || !(is_loss_limited(&legs, age) || seems_queued(&legs));
+        let is_eligible = is_long && is_free && is_eligible(&legs, age);
         if !is_eligible || !entry.keeps_addresses() {
             return;
         }
@@ -379,6 +396,29 @@ mod tests {
     #[test]
     fn steady_flows_are_left() {
         assert!(is_eligible(&Sides([leg(), leg()]), AGE));
+    }
+
+    #[test]
+    fn longer_round_trips_of_senders() {
+        let leg = |millis, received| LegState {
+            round: Duration::from_millis(millis),
+            received,
+            ..leg()
+        };
+        // A download: the server's round trip counts, and the client's does not.
+        assert!(!seems_queued(&Sides([leg(20, 1000), leg(20, 1_000_000)])));
+        assert!(!seems_queued(&Sides([leg(20, 1000), leg(40, 1_000_000)])));
+        assert!(seems_queued(&Sides([leg(40, 1000), leg(20, 1_000_000)])));
+        assert!(!seems_queued(&Sides([leg(40, 1_000_000), leg(20, 1000)])));
+        // Both ends send.
+        assert!(seems_queued(&Sides([
+            leg(20, 1_000_000),
+            leg(40, 1_000_000)
+        ])));
+        assert!(
+            !seems_queued(&Sides([leg(2, 0), leg(1, 1_000_000)])),
+            "a near one"
+        );
     }
 
     #[test]

@@ -430,6 +430,14 @@ impl<I: Intercept> Worker<I> {
         };
         tunnels.dial(self.now);
         tunnels.sweep(self.now);
-        tunnels.shared.tunnels.borrow_mut().on_time(self.now);
+        let mut tunnels = tunnels.shared.tunnels.borrow_mut();
+        tunnels.on_time(self.now);
+        let repairs = tunnels.endpoint.take_repairs();
+        self.counters
+            .tunnel_repairs_sent
+            .add(repairs.datagrams_sent);
+        self.counters
+            .tunnel_bytes_repaired
+            .add(repairs.bytes_repaired);
     }
 }
