@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what `posthaste-lab compare` compares posthaste with and this machine
-# lacks: Debian or Ubuntu packages. Changes nothing when everything is there.
+# Installs what `posthaste-lab compare` and `tunnels` compare posthaste with and
+# this machine lacks: Debian or Ubuntu packages. Changes nothing when everything is there.
 set -euo pipefail
 
 packages=()
@@ -12,6 +12,8 @@ main() {
     ((EUID == 0)) || die "root is needed (packages): run 'sudo make setup-bench'"
     command -v haproxy >/dev/null || missing haproxy
     command -v nginx >/dev/null || missing nginx-light
+    command -v c++ >/dev/null || missing g++
+    [[ -e /usr/include/udt/udt.h ]] || missing libudt-dev
     [[ -e /usr/lib/nginx/modules/ngx_stream_module.so ]] || missing libnginx-mod-stream
     if ((${#packages[@]} > 0)); then
         install_packages

@@ -6,6 +6,9 @@
 //! nothing is lost. Every byte is checked. A transfer is *handed over* if the node's log reports that
 //! its relay left, and has a *fault* if a byte was wrong or missing, or if it was reset or hung.
 //! Each loss has a network of its own.
+//!
+//! Then single transfers with BBR run as fast as they can, to show what their senders make of the
+//! longer round trip.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,6 +29,7 @@ use crate::threads;
 
 mod cost;
 mod ends;
+mod growth;
 
 use ends::{Job, Servers, Trace};
 
@@ -67,6 +71,9 @@ pub struct Args {
     /// Measurements of CPU time of each subject
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Transfers with BBR of each leg and way
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -105,6 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
         faults.extend(done.iter().filter_map(|one| describe(one, name)));
         enter(&mut record, &done, name);
     }
+    growth::measure(args, &mut record)?;
     eprintln!("handover: CPU time");
     cost::measure(&mut record, &args.binary, args.rounds)?;
     finish(&mut record, args, handed_over, &faults);
@@ -183,6 +191,7 @@ fn jobs(network: &Network, most: u64, count: usize, rng: &mut Rng) -> Vec<Job> {
             congestion: CONGESTIONS[number % 2],
             uploads: number / 2 % 2 == 1,
             bytes: size.map_or(1, |(size, _)| *size).min(most) * 1_000_000,
+            is_paced: true,
         }
     };
     (0..count).map(job).collect()

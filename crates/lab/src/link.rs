@@ -16,11 +16,15 @@ mod queue;
 
 use std::fs::File;
 use std::io;
+use std::process::Command;
 use std::time::Duration;
+
+use anyhow::Context;
 
 pub use ferry::{Ferry, Stats};
 
 use crate::netns::Namespace;
+use crate::process::run;
 use crate::sys;
 
 /// The MTU of every link, in bytes.
@@ -31,6 +35,8 @@ pub const MTU: u16 = 1500;
 pub enum Link {
     /// A plain virtual cable: no delay, no limit, segmentation offload as on a real card.
     Veth,
+    /// Two devices of the host that something outside connects, such as network cards.
+    Devices([&'static str; 2]),
     /// A link with the properties of a wide-area one.
     Emulated(Emulation),
 }
@@ -99,7 +105,7 @@ impl Link {
     fn changed(self, change: impl FnOnce(&mut Emulation)) -> Self {
         let mut emulation = match self {
             Self::Emulated(emulation) => emulation,
-            Self::Veth => Emulation::none(),
+            Self::Veth | Self::Devices(_) => Emulation::none(),
         };
         change(&mut emulation);
         Self::Emulated(emulation)
@@ -113,6 +119,16 @@ pub struct End<'a> {
     pub namespace: &'a Namespace,
     /// The name of the interface.
     pub interface: &'a str,
+}
+
+/// Moves the host's devices to both ends.
+pub(crate) fn move_devices(devices: [&str; 2], ends: [End<'_>; 2]) -> anyhow::Result<()> {
+    for (device, end) in devices.into_iter().zip(ends) {
+        let (netns, name) = (end.namespace.name(), end.interface);
+        let words = ["link", "set", "dev", device, "netns", netns, "name", name];
+        run(Command::new("ip").args(words)).with_context(|| format!("move {device}"))?;
+    }
+    Ok(())
 }
 
 /// Makes both interfaces of a veth link.

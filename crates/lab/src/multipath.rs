@@ -9,6 +9,7 @@
 use anyhow::{Context, Result};
 
 use crate::chart::{Across, Chart, Curve};
+use crate::netns::Namespace;
 use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::target::Bound;
@@ -31,6 +32,9 @@ const GOAL: f64 = 9.3;
 pub struct Args {
     #[command(flatten)]
     binary: Binary,
+    /// Subjects by their names, without joins and failures; everything by default
+    #[arg(long, value_delimiter = ';')]
+    subjects: Vec<String>,
     /// Transfers of each subject
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
@@ -56,9 +60,9 @@ pub fn run(args: &Args) -> Result<()> {
     record.parameter("node", args.binary.version()?);
     record.parameter("bytes", args.bytes);
     record.parameter("limit in Mbit/s", LIMIT);
-    for subject in &subjects::ALL {
+    for subject in subjects::named(&args.subjects)? {
         eprintln!("multipath: {}", subject.name);
-        let values = transfers(subject, args).with_context(|| subject.name)?;
+        let values = transfers(&subject, args).with_context(|| subject.name)?;
         record.sample(GOODPUT, UNIT, &[("subject", subject.name)], values);
         record.model(subject.has_goal().then_some(LIMIT));
         if subject.has_goal() {
@@ -71,7 +75,9 @@ pub fn run(args: &Args) -> Result<()> {
         &["subject"],
         &[GOODPUT],
     );
-    changes::run(args, &mut record)?;
+    if args.subjects.is_empty() {
+        changes::run(args, &mut record)?;
+    }
     record.charts.push(chart(args));
     record.finish(&args.common.output, &[])
 }
@@ -79,19 +85,23 @@ pub fn run(args: &Args) -> Result<()> {
 fn transfers(subject: &Subject, args: &Args) -> Result<Vec<f64>> {
     let site = Site::build(subject.ends)?;
     let _server = site.serve(subject.server)?;
-    let node = subject.config.map(|config| node(&site, args, config));
+    let far = subject.far.map(|config| node(&site.server, args, config));
+    let far = far.transpose()?;
+    let node = subject
+        .config
+        .map(|config| node(&site.router, args, config));
     let node = node.transpose()?;
     let values = (0..args.repeats).map(|_| {
         let elapsed = site.transfer(subject, args.bytes)?;
         Ok(args.bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e6)
     });
     let values = values.collect();
-    drop(node);
+    drop((node, far));
     values
 }
 
-fn node(site: &Site, args: &Args, config: &str) -> Result<Node> {
-    let builder = Node::builder(&site.router, args.binary.find()?);
+fn node(host: &Namespace, args: &Args, config: &str) -> Result<Node> {
+    let builder = Node::builder(host, args.binary.find()?);
     builder.config(config).start()
 }
 

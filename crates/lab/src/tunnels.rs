@@ -18,6 +18,7 @@ mod bed;
 mod changes;
 mod loads;
 mod targets;
+mod udt;
 
 use bed::Bed;
 use loads::{LOADS, Load, Outcome};
@@ -42,16 +43,19 @@ enum Subject {
     Posthaste,
     /// Streams of QUIC
     Quic,
+    /// UDT proxies, as published
+    Udt,
 }
 
 impl Subject {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::DirectCubic,
         Self::DirectBbr,
         Self::Cubic,
         Self::Bbr,
         Self::Posthaste,
         Self::Quic,
+        Self::Udt,
     ];
 
     fn name(self) -> &'static str {
@@ -62,16 +66,17 @@ impl Subject {
             Self::Bbr => "hops, BBR",
             Self::Posthaste => "hops, posthaste",
             Self::Quic => "hops, QUIC",
+            Self::Udt => "UDT proxies",
         }
     }
 
-    /// What carries flows over the long link, unless the ends do.
+    /// What carries flows over the long link, between nodes.
     fn transport(self) -> Transport {
         match self {
             Self::Quic => Transport::Quic,
             Self::Posthaste => Transport::Tcp("posthaste".to_owned()),
             Self::Bbr | Self::DirectBbr => Transport::Tcp("bbr".to_owned()),
-            Self::Cubic | Self::DirectCubic => Transport::Tcp("cubic".to_owned()),
+            Self::Cubic | Self::DirectCubic | Self::Udt => Transport::Tcp("cubic".to_owned()),
         }
     }
 
@@ -91,6 +96,10 @@ impl Subject {
 
     fn is_direct(self) -> bool {
         matches!(self, Self::DirectCubic | Self::DirectBbr)
+    }
+
+    fn has_nodes(self) -> bool {
+        !self.is_direct() && self != Self::Udt
     }
 }
 

@@ -22,7 +22,7 @@ const CHUNK: usize = 64 * 1024;
 const LASTS: u64 = 20;
 /// A connection without progress for so long hangs.
 pub(super) const HANG: Duration = Duration::from_secs(60);
-/// Bytes of a request: 1 for an upload and 0 for a download, and the bytes of it.
+/// Bytes of a request: whether it is paced, 1 for an upload and 0 for a download, and the bytes of it.
 const REQUEST_BYTES: usize = 16;
 /// Time between two looks for a new connection.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -34,6 +34,7 @@ pub(super) struct Job {
     pub(super) congestion: &'static str,
     pub(super) uploads: bool,
     pub(super) bytes: u64,
+    pub(super) is_paced: bool,
 }
 
 /// When bytes arrived: time since 1970 and bytes so far, at each read.
@@ -101,13 +102,15 @@ impl Servers {
         let local = stream.local_addr()?;
         bound(&stream)?;
         let mut request = [0; REQUEST_BYTES];
+        request[6] = job.is_paced.into();
         request[7] = job.uploads.into();
         request[8..].copy_from_slice(&job.bytes.to_be_bytes());
         stream.write_all(&request).context("send the request")?;
         if !job.uploads {
             return Ok((local, receive(&mut stream, job.bytes)));
         }
-        let sent = send(&mut stream, job.bytes).and_then(|()| Ok(stream.read(&mut request)?));
+        let sent = send(&mut stream, job.bytes, job.is_paced)
+            .and_then(|()| Ok(stream.read(&mut request)?));
         let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let arrived = match uploads.remove(&local) {
             // The server's finding comes first: it names the byte.
@@ -144,7 +147,7 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, uploads: &Uploads) -> Result<(
         .iter()
         .fold(0, |n, &byte| n << 8 | u64::from(byte));
     if request[7] == 0 {
-        return send(&mut stream, bytes);
+        return send(&mut stream, bytes, request[6] != 0);
     }
     let arrived = receive(&mut stream, bytes);
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -155,8 +158,10 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, uploads: &Uploads) -> Result<(
 }
 
 /// Sends so many bytes of the pattern, and a FIN.
-fn send(stream: &mut TcpStream, bytes: u64) -> Result<()> {
-    sys::set_pacing_rate(stream, u32::try_from(bytes / LASTS)?)?;
+fn send(stream: &mut TcpStream, bytes: u64, is_paced: bool) -> Result<()> {
+    if is_paced {
+        sys::set_pacing_rate(stream, u32::try_from(bytes / LASTS)?)?;
+    }
     let mut at = 0;
     while at < bytes {
         let part = content::part(at, (bytes - at).min(CHUNK as u64));

@@ -78,7 +78,7 @@ fn joins(args: &Args, record: &mut Record) -> Result<()> {
     eprintln!("multipath: joins");
     let site = Site::build(Ends::Client)?;
     let _server = site.serve(Protocol::TCP)?;
-    let node = node(&site, args, EARLY)?;
+    let node = node(&site.router, args, EARLY)?;
     let count = u64::from(args.joins);
     let mut missing = count;
     for _ in 0..count {
@@ -107,7 +107,7 @@ fn none(record: &mut Record, what: &str, measured: u64) {
 fn fail(args: &Args, failure: &Failure, record: &mut Record) -> Result<()> {
     let site = Site::build(Ends::Client)?;
     let _server = site.serve(Protocol::TCP)?;
-    let _node = node(&site, args, EARLY)?;
+    let _node = node(&site.router, args, EARLY)?;
     let (mut gaps, mut returns) = (Vec::new(), Vec::new());
     for _ in 0..args.failures {
         let (at, arrivals) = download_while(&site, || {
@@ -142,7 +142,7 @@ fn handovers(args: &Args, record: &mut Record) -> Result<()> {
     eprintln!("multipath: handovers");
     let site = Site::build(Ends::Client)?;
     let _server = site.serve(Protocol::TCP)?;
-    let node = node(&site, args, EARLY)?;
+    let node = node(&site.router, args, EARLY)?;
     let (times, arrivals) = download_while(&site, || {
         thread::sleep(BEFORE);
         let paths = [FASTER, SLOWER].into_iter().cycle();

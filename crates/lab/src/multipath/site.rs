@@ -51,7 +51,7 @@ pub(super) enum Ends {
 pub(super) struct Site {
     client: Namespace,
     pub(super) router: Namespace,
-    server: Namespace,
+    pub(super) server: Namespace,
     ends: Ends,
 }
 

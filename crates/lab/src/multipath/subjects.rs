@@ -8,6 +8,7 @@ use socket2::Protocol;
 
 use super::site::{Ends, SERVER};
 use crate::load::{answer_bytes, request_for};
+use crate::names;
 
 /// The node's listeners for clients that address it.
 const FIXED: &str = "10.31.1.1:8000";
@@ -19,6 +20,8 @@ pub(super) struct Subject {
     pub(super) name: &'static str,
     /// The configuration of the node, if there is one.
     pub(super) config: Option<&'static str>,
+    /// That of a node on the server's host, if there is one.
+    pub(super) far: Option<&'static str>,
     /// Who has two paths.
     pub(super) ends: Ends,
     pub(super) target: Target,
@@ -36,6 +39,12 @@ pub(super) enum Target {
     Fixed,
     /// One that gets the destination with the request (RFC 8803).
     Explicit,
+}
+
+macro_rules! peer_key {
+    () => {
+        "key = \"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\"\npool_min = 1\n"
+    };
 }
 
 // BBR without fq uses several paths less well, and is the default of some hosts.
@@ -69,7 +78,22 @@ const ADDRESSED: &str = "[node]\nid = 1\n\
     multipath = true\n\
     [[listener]]\nmode = \"explicit\"\naddress = \"10.31.1.1:4480\"\nmultipath = true\n";
 
-pub(super) const ALL: [Subject; 14] = [
+/// Hops over both paths to a node on the server's host.
+const NEAR: &str = concat!(
+    "[node]\nid = 1\n[defaults]\naccept = \"early\"\n[measure]\nenabled = false\n",
+    "[[peer]]\nname = \"far\"\nid = 2\naddress = \"10.31.3.2:4480\"\ntransport = \"mptcp\"\n",
+    peer_key!(),
+    "[[chain]]\nname = \"far\"\nnodes = [\"far\"]\n[[route]]\nchains = [\"far\"]\ndirect = false\n"
+);
+const FAR: &str = concat!(
+    "[node]\nid = 2\n[transparent]\nenabled = false\n[measure]\nenabled = false\n",
+    "[access]\ndestinations = [\"10.31.3.2/32\"]\n",
+    "[[listener]]\nmode = \"explicit\"\naddress = \"10.31.3.2:4480\"\nmultipath = true\n",
+    "[[peer]]\nname = \"near\"\nid = 1\naddress = \"10.31.3.1:4480\"\ntransport = \"mptcp\"\n",
+    peer_key!()
+);
+
+const ALL: [Subject; 17] = [
     subject("no node", None),
     subject("no node, both ends with Multipath TCP", None).end_to_end(),
     subject("no node, both ends with it, upload", None)
@@ -88,12 +112,21 @@ pub(super) const ALL: [Subject; 14] = [
         .of_server()
         .upload(),
     subject("both sides", Some(BOTH)).of_both(),
+    subject("no node, paths to the server's node", None).by_hops(),
+    subject("hops", Some(NEAR)).by_hops(),
+    subject("hops, upload", Some(NEAR)).by_hops().upload(),
 ];
+
+/// The subjects of these names; all if there are none.
+pub(super) fn named(names: &[String]) -> Result<Vec<Subject>> {
+    names::chosen(&ALL, |subject| subject.name, names, "subject")
+}
 
 const fn subject(name: &'static str, config: Option<&'static str>) -> Subject {
     Subject {
         name,
         config,
+        far: None,
         ends: Ends::Client,
         target: Target::Server,
         client: Protocol::MPTCP,
@@ -127,6 +160,15 @@ impl Subject {
     const fn of_server(mut self) -> Self {
         self.ends = Ends::Server;
         self.end_to_end().by_tcp()
+    }
+
+    /// Between two nodes are two paths, and both ends have TCP.
+    const fn by_hops(mut self) -> Self {
+        self.ends = Ends::Server;
+        if self.config.is_some() {
+            self.far = Some(FAR);
+        }
+        self.by_tcp()
     }
 
     const fn of_both(mut self) -> Self {

@@ -49,6 +49,7 @@ impl Fabric {
             });
             match link {
                 Link::Veth => link::make_veth(left, right)?,
+                Link::Devices(devices) => link::move_devices(*devices, [left, right])?,
                 Link::Emulated(emulation) => {
                     emulated.push((link::make_tuns(left, right)?, emulation.clone()));
                 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::loads::{Load, Outcome};
+use super::udt::Proxies;
 use super::{Args, Path, Subject};
 use crate::chain::{self, Chain, Member};
 use crate::content::Received;
@@ -30,15 +31,19 @@ const POOL: u16 = 80;
 /// Connections that each worker dials where they carry all flows.
 const TUNNELS: u64 = 2;
 const WITHIN: Duration = Duration::from_secs(30);
-/// Bound on one transfer.
-pub(super) const DEADLINE: Duration = Duration::from_secs(120);
-/// How long transfers run before another is timed beside them, and between two of those.
+/// Bound on one transfer: losses of 5 % slow cubic down to less than 50 KB/s.
+pub(super) const DEADLINE: Duration = Duration::from_mins(5);
+/// How long transfers run before another is timed beside them.
 const LEAD: Duration = Duration::from_secs(2);
+/// Between two of those, and while a link is watched.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Bytes in such a pause that are keep-alives at the most.
+const QUIET_BYTES: u64 = 20_000;
 /// Transfers that are timed beside others, in a round.
 const BESIDE: u32 = 5;
-/// What a path learns from: as long as slow start takes, and some.
+/// What a path learns from: as long as slow start takes, and some; and a bound on its time.
 const WARM_UP_BYTES: u64 = 20_000_000;
+const WARM_UP_MAX: Duration = Duration::from_secs(5);
 
 /// The parts of a subject. Dropped in the order of its fields.
 #[derive(Debug)]
@@ -47,6 +52,9 @@ pub(super) struct Bed {
     path: Path,
     queue: u32,
     nodes: Vec<Node>,
+    proxies: Option<Proxies>,
+    /// What clients connect to.
+    target: SocketAddr,
     chain: Chain,
     _server: Server,
     pub(super) network: Network,
@@ -78,17 +86,24 @@ impl Bed {
             pool: if subject == Subject::Quic { 0 } else { POOL },
             transport: subject.transport(),
         };
-        let places = if subject.is_direct() { 0..0 } else { 0..2 };
+        let places = if subject.has_nodes() { 0..2 } else { 0..0 };
         let nodes = places.map(|place| {
             chain::prepare(network.node(place))?;
             let node = Node::builder(network.node(place), args.binary.find()?);
             node.config(&chain.config(place)).start()
         });
+        let nodes = nodes.collect::<Result<_>>()?;
+        let target = SocketAddr::new(network.server_address(Family::V4), PORT);
+        let proxies = (subject == Subject::Udt)
+            .then(|| Proxies::start(&network, target))
+            .transpose()?;
         Ok(Self {
             subject,
             path,
             queue: args.queue,
-            nodes: nodes.collect::<Result<_>>()?,
+            nodes,
+            target: proxies.as_ref().map_or(target, |proxies| proxies.address),
+            proxies,
             chain,
             _server: server,
             network,
@@ -98,7 +113,9 @@ impl Bed {
     /// Lets the subject learn the path, and fills its pools.
     pub(super) fn warm_up(&self) -> Result<()> {
         self.ready()?;
-        self.fetch(WARM_UP_BYTES, || false).map(drop)
+        let begun = Instant::now();
+        let is_over = || begun.elapsed() > WARM_UP_MAX;
+        self.fetch(WARM_UP_BYTES, is_over).map(drop)
     }
 
     /// Waits until all hops are warm, or all tunnels up.
@@ -120,6 +137,7 @@ impl Bed {
     /// Runs a load once.
     pub(super) fn run(&self, load: Load) -> Result<Outcome> {
         self.ready()?;
+        self.until_quiet();
         let before = (self.network.stats(), self.cpu()?);
         let (seconds, bytes) = match load.beside {
             None => self.at_once(load)?,
@@ -135,9 +153,25 @@ impl Bed {
         })
     }
 
-    /// CPU time of both nodes so far.
+    /// Waits for the bytes of downloads that were given up, which are still on their way.
+    fn until_quiet(&self) {
+        let begun = Instant::now();
+        let sent = || self.network.stats().sent_bytes;
+        let mut before = sent();
+        while begun.elapsed() < WITHIN {
+            thread::sleep(PAUSE);
+            let now = sent();
+            if now - before < QUIET_BYTES {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// CPU time of both nodes or proxies so far.
     fn cpu(&self) -> Result<Duration> {
-        self.nodes.iter().map(Node::cpu).sum()
+        let proxies = self.proxies.iter().map(Proxies::cpu);
+        self.nodes.iter().map(Node::cpu).chain(proxies).sum()
     }
 
     /// The mean time of the flows of a load, and their bytes.
@@ -194,7 +228,7 @@ impl Bed {
         bytes: u64,
         mut watch: impl FnMut(Instant, u64) -> bool + Send,
     ) -> Result<Duration> {
-        let target = SocketAddr::new(self.network.server_address(Family::V4), PORT);
+        let target = self.target;
         let object = load::Request::Object(bytes).encode();
         let mut received = Received::of(bytes);
         let timing = self.network.client().run_in(|| {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loads, and the least time that a link takes for each. Pure.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Path;
 use super::bed::RTT;
 use crate::link::MTU;
+use crate::names;
 use crate::network::Family;
 
 /// Transfers that begin at once.
@@ -33,7 +34,8 @@ pub(super) struct Outcome {
 }
 
 const MB: u64 = 1_000_000;
-const OTHERS: Load = load("8 x 40 MB", 8, 40 * MB);
+/// They are ended with what they are beside. 40 MB of each would last that long at 100 Mbit/s only.
+const OTHERS: Load = load("8 x 400 MB", 8, 400 * MB);
 
 pub(super) const LOADS: [Load; 8] = [
     load("100 KB", 1, 100_000),
@@ -61,15 +63,7 @@ const fn load(name: &'static str, flows: u32, bytes: u64) -> Load {
 
 /// The loads of these names; all if there are none.
 pub(super) fn named(names: &[String]) -> Result<Vec<Load>> {
-    if names.is_empty() {
-        return Ok(LOADS.to_vec());
-    }
-    let find = |name: &String| {
-        let found = LOADS.iter().find(|load| load.name == name).copied();
-        let all: Vec<&str> = LOADS.iter().map(|load| load.name).collect();
-        found.with_context(|| format!("no load {name:?}; there are {}", all.join("; ")))
-    };
-    names.iter().map(find).collect()
+    names::chosen(&LOADS, |load| load.name, names, "load")
 }
 
 impl Load {
