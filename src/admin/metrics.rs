@@ -209,7 +209,7 @@ mod tests {
             "posthaste_config_reloads_total{result=\"failure\"} 1",
             "posthaste_config_last_reload_successful 0",
             "# TYPE posthaste_flows_total counter",
-            "posthaste_flows_total{accept=\"strict\"} 146",
+            "posthaste_flows_total{accept=\"strict\"} 148",
         ] {
             assert!(
                 page.lines().any(|given| given == line),

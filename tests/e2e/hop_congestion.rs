@@ -3,14 +3,17 @@
 
 use std::io::{Read, Write};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::requests::{ALLOWED, KEY, explicit, listener};
+use crate::requests::{ALLOWED, KEY, LISTENER_PORT, explicit, listener};
 use crate::support::{PORT, Pair, binary, listen, network, until};
+
+/// Of a transfer in one direction.
+const BYTES: usize = 3_000_000;
 
 /// Client, two nodes that reach each other by this family, and server.
 fn member(network: &Network, node: usize, family: Family) -> String {
@@ -41,8 +44,12 @@ fn controls(network: &Network) -> String {
 
 /// Both directions at once, more than buffers hold, every byte compared.
 fn exchange(network: &Network) {
-    let listener = listen(network.server(), PORT);
-    let bytes: Vec<u8> = (0..3_000_000_u32)
+    exchange_at(network, PORT);
+}
+
+fn exchange_at(network: &Network, port: u16) {
+    let listener = listen(network.server(), port);
+    let bytes: Vec<u8> = (0..BYTES)
         .map(|at| (at ^ at >> 8).to_le_bytes()[0])
         .collect();
     let pair = Pair::open(network, Family::V4, &listener);
@@ -78,6 +85,45 @@ fn bytes_cross_a_lossy_hop() {
             exchange(&network);
             controls(&network).contains("posthaste_")
         });
+        // Also those that were opened as the node started.
+        for socket in controls(&network).split("\n").collect::<Vec<_>>().chunks(2) {
+            if socket[0].trim_end().ends_with(&format!(":{LISTENER_PORT}")) {
+                assert!(socket[1].contains("posthaste_"), "{family}: {socket:?}");
+            }
+        }
+        drop(nodes);
+    }
+}
+
+/// All connections together, in each direction.
+// promise: K25
+#[test]
+fn limited_rate_of_a_peer() {
+    const LIMIT: f64 = 2e6;
+    for family in Family::ALL {
+        let network = network([Link::Veth, Link::Veth, Link::Veth]);
+        let nodes = [1, 0].map(|node| {
+            let text = member(&network, node, family);
+            let from = network.calling_address(1 - node, family);
+            let more =
+                format!("\nrate_limit = \"16Mbit/s\"\nsource_addresses = [\"{from}\"]\nkey = ");
+            let text = text.replace("\nkey = ", &more);
+            let started = Node::builder(network.node(node), binary())
+                .config(&text)
+                .start();
+            started.expect("the node becomes ready")
+        });
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            for port in [PORT, PORT + 1] {
+                let network = &network;
+                scope.spawn(move || exchange_at(network, port));
+            }
+        });
+        // What the sockets hold of the first flight is sent at once.
+        let least = (2 * BYTES - 500_000) as f64 / LIMIT;
+        let lasted = begun.elapsed().as_secs_f64();
+        assert!(lasted > least, "{family}: {lasted} s, not {least} s");
         drop(nodes);
     }
 }

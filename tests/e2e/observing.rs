@@ -11,8 +11,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    MODES, PORT, Pair, binary, counter, dial, firewall, firewall_script, line, listen, network,
-    remove_firewall, target, until, until_counter,
+    MODES, PORT, Pair, binary, counter, dial, dial_from, firewall, firewall_script, line, listen,
+    network, remove_firewall, target, until, until_counter,
 };
 use crate::syn_options::raw::send_syn;
 
@@ -21,6 +21,15 @@ const MS: Duration = Duration::from_millis(1);
 const MASQUERADE: &str = "table inet nat {
 chain post { type nat hook postrouting priority 100
 masquerade
+}
+}
+";
+
+/// The same with a pool of addresses.
+const POOL: &str = "table inet nat {
+chain post { type nat hook postrouting priority 100
+oifname s0 meta nfproto ipv4 snat ip to 10.0.1.20-10.0.1.27
+oifname s0 meta nfproto ipv6 snat ip6 to fd00:0:0:1::20-fd00:0:0:1::27
 }
 }
 ";
@@ -149,6 +158,94 @@ fn masqueraded_clients_are_relayed() {
             }
         }
         until_counter(&node, "relays_opened", 6);
+    }
+}
+
+/// Where another connection has the address and port that a relay's socket picked, NAT gives the relay
+/// another address of the pool, as it would give the client.
+// promise: X5
+#[test]
+fn relays_share_a_pool_of_addresses() {
+    const PORTS: [u16; 2] = [40_000, 40_001];
+    let network = line();
+    let router = network.node(0);
+    for last in 20..28 {
+        for address in [
+            format!("10.0.1.{last}/24"),
+            format!("fd00:0:0:1::{last}/64"),
+        ] {
+            let added = router.ip(&format!("address add {address} dev s0 nodad"));
+            added.expect("an address");
+        }
+    }
+    firewall_script(router, POOL);
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        for family in Family::ALL {
+            let to = target(&network, family, &listener);
+            let held = PORTS.map(|port| {
+                let from = SocketAddr::new(network.client_address(family), port);
+                Pair::of(dial_from(network.client(), from, to), &listener)
+            });
+            let node = observing(router, mode);
+            connect(&network, &node, family, &listener);
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            let range = router.sysctl("net.ipv4.ip_local_port_range", "40000 40001");
+            range.expect("a range");
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            pair.close_client_first();
+            until_counter(&node, "relays_opened", 2);
+            let range = router.sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+            range.expect("a range");
+            for pair in held {
+                pair.close_client_first();
+            }
+        }
+    }
+}
+
+/// On a host that tracks connections a relay needs a port of its own, and the client may have a forwarded
+/// connection with that port, older than the node or younger.
+// promise: X5
+#[test]
+fn relays_take_no_port_of_a_forwarded_connection() {
+    // The kernel prefers the odd ports of the lower half: four in this range.
+    let network = line();
+    let router = network.node(0);
+    let listener = listen(network.server(), PORT);
+    firewall(router, "stateful", &[("forward", "ct state invalid drop")]);
+    for family in Family::ALL {
+        let to = target(&network, family, &listener);
+        let opened_from = |port| {
+            let from = SocketAddr::new(network.client_address(family), port);
+            let mut pair = Pair::of(dial_from(network.client(), from, to), &listener);
+            pair.check();
+            pair
+        };
+        let older = opened_from(40_003);
+        let node = observing(router, "early");
+        let mut held = [older, opened_from(40_001)];
+        assert!(connect(&network, &node, family, &listener), "{family}");
+        let range = router.sysctl("net.ipv4.ip_local_port_range", "40000 40015");
+        range.expect("a range");
+        for _ in 0..12 {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            let port = pair.seen_by_server().port();
+            assert!(![40_001, 40_003].contains(&port), "{family}: {port}");
+            held.iter_mut().for_each(Pair::check);
+            pair.close_server_first();
+        }
+        assert!(counter(&node, "relays_opened") > 1, "{family}");
+        let range = router.sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+        range.expect("a range");
+        for pair in held {
+            pair.close_client_first();
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::support::{
     start_in, target, until,
 };
 
+mod cards;
 mod ends;
 mod forged;
 mod icmp;
@@ -76,6 +77,7 @@ fn until_ready(network: &Network, node: &Node, listener: &TcpListener) {
     learn(network, node, Family::V6, listener);
 }
 
+// promise: PK1
 #[test]
 fn flows_are_carried_without_relays() {
     let network = line();
@@ -97,6 +99,7 @@ fn flows_are_carried_without_relays() {
     assert_eq!(counter(&node, "relays_opened"), relays);
 }
 
+// promise: PK7
 /// A split pays where an answer takes more than one round trip.
 #[test]
 fn long_answers_use_sockets() {
@@ -123,6 +126,7 @@ fn long_answers_use_sockets() {
     assert_eq!(redirect(&node, "packet_taken"), taken + 3);
 }
 
+// promise: PK7
 /// The first flow, which is forwarded, shows how long answers are: the next takes the better way.
 #[test]
 fn forwarded_answer_shows_its_length() {
@@ -155,6 +159,7 @@ fn fetch(network: &Network, family: Family, listener: &TcpListener) {
     pair.close_server_first();
 }
 
+// promise: PK1
 /// One client without options must not take them from the others.
 #[test]
 fn options_are_learned_apart() {
@@ -183,6 +188,7 @@ fn options_are_learned_apart() {
     }
 }
 
+// promise: PK1
 /// The client is answered before the server has its SYN, and what it sends meanwhile is held.
 #[test]
 fn held_data_arrives() {
@@ -206,6 +212,7 @@ fn held_data_arrives() {
     }
 }
 
+// promise: PK1
 /// Held segments and SYNs that are sent again take the way of the client's own, also where it depends
 /// on the traffic class or the flow label.
 #[test]
@@ -240,6 +247,7 @@ fn held_data_keeps_class_and_label() {
     }
 }
 
+// promise: PK1
 /// An urgent pointer (RFC 9293 section 3.8.5) takes the byte that it means out of the stream.
 #[test]
 fn early_urgent_data_arrives() {
@@ -264,6 +272,7 @@ fn early_urgent_data_arrives() {
     }
 }
 
+// promise: PK3
 #[test]
 fn refusals_reach_the_client() {
     let network = line();

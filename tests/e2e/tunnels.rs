@@ -119,6 +119,27 @@ fn bytes_cross_a_lossy_hop() {
     }
 }
 
+// promise: K26
+#[test]
+fn lost_bytes_follow_from_repair_symbols() {
+    let network = far(0.05);
+    for family in Family::ALL {
+        let nodes = start(&network, "early", family);
+        until_up(&nodes);
+        let listener = listen(network.server(), PORT);
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|at| (at % 251) as u8).collect();
+        // The first ones show how much the path loses.
+        for length in [bytes.len(); 3].into_iter().chain([100_000; 12]) {
+            let mut pair = Pair::open(&network, Family::V4, &listener);
+            transfer(&mut pair.server, &mut pair.client, &bytes[..length]);
+            pair.close_server_first();
+        }
+        until_ended(&nodes[0], "finished", 15);
+        assert!(counter(&nodes[1], "tunnel_repairs_sent") > 0);
+        assert!(counter(&nodes[0], "tunnel_bytes_repaired") > 0);
+    }
+}
+
 // promise: K20
 #[test]
 fn half_closed_flow_goes_on() {

@@ -56,18 +56,16 @@ fn strict_refuses_like_network() {
             until_counter(node, "relays", 0);
             assert_eq!(counter(node, "half_open"), 0);
         }
-        let requested_in_syn = cases.iter().filter(|(_, to)| to.is_ipv4()).count();
-        let requested_in_syn = if encapsulation == "syn-option" {
-            requested_in_syn
-        } else {
-            0
-        };
-        assert_eq!(
-            counter(&nodes[2], "syn_options_opened"),
-            requested_in_syn as u64
-        );
         assert_eq!(counter(&nodes[0], "strict"), cases.len() as u64);
-        assert_eq!(counter(&nodes[2], "relays_opened"), cases.len() as u64);
+        // A hop's socket that misses an ICMP error while it is in use repeats its SYN.
+        assert!(counter(&nodes[2], "relays_opened") >= cases.len() as u64);
+        let in_syn = counter(&nodes[2], "syn_options_opened");
+        if encapsulation == "syn-option" {
+            let v4 = cases.iter().filter(|(_, to)| to.is_ipv4()).count();
+            assert!(in_syn >= v4 as u64, "{in_syn} of {v4}");
+        } else {
+            assert_eq!(in_syn, 0);
+        }
     }
 }
 

@@ -80,6 +80,7 @@ pub(super) fn exchange_all(network: &Network, node: &Node, listener: &TcpListene
     }
 }
 
+// promise: PK2
 #[test]
 fn every_kind_ends_as_without_a_node() {
     let network = line();
@@ -87,6 +88,7 @@ fn every_kind_ends_as_without_a_node() {
     exchange_all(&network, &node, &listener, 10);
 }
 
+// promise: PK2
 /// Resets are left out: nobody repeats one that was lost.
 #[test]
 fn losses_are_repaired() {
@@ -96,6 +98,7 @@ fn losses_are_repaired() {
     exchange_all(&network, &node, &listener, 8);
 }
 
+// promise: PK5
 /// The programs see packets before conntrack does on their way in, and after NAT on their way out:
 /// the firewall sees one ordinary connection.
 #[test]

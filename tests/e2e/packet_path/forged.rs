@@ -5,7 +5,10 @@ use std::net::{SocketAddr, SocketAddrV4};
 
 use super::*;
 use crate::support::plain;
-use crate::syn_options::raw::{send_syn, send_syn_ack};
+use crate::syn_options::raw::{send_segment, send_syn, send_syn_ack};
+
+/// FIN and ACK, RST, RST and ACK.
+const ENDS: [u8; 3] = [0x11, 4, 0x14];
 
 /// A maximum segment size of 1460 bytes (RFC 9293 section 3.7.1).
 pub(super) const MSS: [u8; 4] = [2, 4, 5, 0xb4];
@@ -19,6 +22,7 @@ pub(super) fn v4_ends(pair: &Pair) -> [SocketAddrV4; 2] {
     })
 }
 
+// promise: PK4
 /// A SYN-ACK ends only a flow whose client has sent another SYN, which it acknowledges.
 #[test]
 fn forged_syn_acks_end_no_flow() {
@@ -36,5 +40,33 @@ fn forged_syn_acks_end_no_flow() {
     until("the SYN", || redirect(&node, "packet_busy") > busy);
     send_syn_ack(network.server(), server, client);
     pair.check();
+    pair.close_client_first();
+}
+
+// promise: PK4
+/// Ends with guessed numbers, of which some are near the right ones, do not let the node forget a flow
+/// that is idle.
+#[test]
+fn forged_ends_end_no_flow() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    let [client, server] = v4_ends(&pair);
+    let ends = [
+        (network.client(), client, server),
+        (network.server(), server, client),
+    ];
+    // The gap is less than what a reset may be ahead.
+    for number in 0..1 << 13 {
+        let numbers = [number << 19, number << 7];
+        for (host, from, to) in ends {
+            send_segment(host, from, to, numbers, ENDS[number as usize % 3]);
+        }
+    }
+    // Longer than the node remembers a flow that has ended.
+    std::thread::sleep(Duration::from_secs(17));
+    pair.check();
+    assert_eq!(redirect(&node, "packet_opened"), 1);
     pair.close_client_first();
 }

@@ -51,6 +51,7 @@ fn transfer(network: &Network, node: &Node, listener: &TcpListener, sizes: [Size
     }
 }
 
+// promise: PK5
 /// A router on the client's side reports packets of the server that are too big, in the node's
 /// numbers.
 #[test]
@@ -138,6 +139,7 @@ fn refuse_by_error(network: &Network, router: &Namespace) {
     assert_eq!(redirect(&node, "packet_given_up"), 0);
 }
 
+// promise: PK3
 #[test]
 fn errors_of_the_node_reset_the_client() {
     let network = line();
@@ -145,6 +147,7 @@ fn errors_of_the_node_reset_the_client() {
     refuse_by_error(&network, network.node(0));
 }
 
+// promise: PK3
 /// The client is validated by then.
 #[test]
 fn errors_of_routers_reset_the_client() {
@@ -157,6 +160,7 @@ fn errors_of_routers_reset_the_client() {
     refuse_by_error(&network, network.node(1));
 }
 
+// promise: PK5
 /// Behind address translation errors quote the translated SYN; the client's interface sees the
 /// original.
 #[test]

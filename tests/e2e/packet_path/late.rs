@@ -28,6 +28,7 @@ fn paws_drops(host: &Namespace) -> u64 {
         .sum()
 }
 
+// promise: PK3
 /// The client repeats its data and the node its SYN, so the server has two SYNs and the node two
 /// SYN-ACKs; the second one becomes an acknowledgement.
 #[test]
@@ -51,10 +52,11 @@ fn late_answers_open_the_flow() {
     assert_eq!(redirect(&node, "packet_given_up"), 0);
 }
 
+// promise: PK3
 /// The client of a flow that was given up is reset at its next segment, and the server's answer, later
 /// still, reaches nobody. The next flow is forwarded.
 #[test]
-fn answers_after_the_end_reach_nobody() {
+fn late_answers_reach_no_client() {
     let (network, node, listener) = far(Duration::from_millis(2_600));
     let to = target(&network, Family::V4, &listener);
     let mut client = dial(network.client(), to).expect("the node answers");

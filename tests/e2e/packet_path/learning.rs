@@ -49,6 +49,7 @@ fn answer_past_the_node(network: &Network) {
     }
 }
 
+// promise: PK6
 /// A destination whose packets return by another path is never taken, costs few entries, and works.
 #[test]
 fn one_way_destinations_are_forwarded() {
@@ -77,6 +78,7 @@ fn counters(node: &Node) -> [u64; 3] {
     ["packet_learning", "packet_unlearned", "packet_taken"].map(|name| redirect(node, name))
 }
 
+// promise: PK6
 /// The way back changes after the node has learned the destination: one client is reset, and then
 /// the destination is learned anew, which its packets do not let succeed.
 #[test]
@@ -115,6 +117,7 @@ fn flood(network: &Network, family: Family, target: SocketAddr) -> Flood {
     flood.expect("a raw socket can be opened")
 }
 
+// promise: PK4
 /// Forged SYNs to a known destination complete no handshake, stay within the budget, and a client
 /// that the node knows is served meanwhile.
 #[test]
@@ -139,6 +142,7 @@ fn forged_syns_do_not_reach_the_server() {
     }
 }
 
+// promise: PK4
 /// Forged SYNs to destinations that nobody knows do not fill the flow table.
 #[test]
 fn unknown_destinations_have_a_budget() {

@@ -113,6 +113,7 @@ fn logged(node: &Node, words: &str) -> bool {
     node.log().iter().any(|line| line.contains(words))
 }
 
+// promise: PK2
 /// A node is killed under open flows. They go on without one, and under the next.
 #[test]
 fn flows_outlive_a_killed_node() {
@@ -164,6 +165,7 @@ fn table_of_another_size_is_adopted() {
     assert!(!logged(&node, "configured=4096"), "{:#?}", node.log());
 }
 
+// promise: PK9
 /// Without a next node the guard removes the pins when the last flow has ended.
 #[test]
 fn guard_looks_after_the_flows_of_a_killed_node() {
@@ -178,6 +180,7 @@ fn guard_looks_after_the_flows_of_a_killed_node() {
     until("the guard has removed the pins", || place.pins().is_empty());
 }
 
+// promise: PK9
 /// A stopped node leaves open flows too.
 #[test]
 fn guard_looks_after_the_flows_of_a_stopped_node() {
@@ -192,6 +195,7 @@ fn guard_looks_after_the_flows_of_a_stopped_node() {
     until("the guard has removed the pins", || place.pins().is_empty());
 }
 
+// promise: PK9
 /// `teardown` ends the flows, unless it is to keep them.
 #[test]
 fn teardown_removes_the_pins() {
@@ -205,6 +209,7 @@ fn teardown_removes_the_pins() {
     assert!(place.pins().is_empty());
 }
 
+// promise: PK2
 /// A successor has the flows while they carry data.
 #[test]
 fn upgrade_loses_no_byte() {
@@ -266,6 +271,7 @@ fn draining_node_takes_no_flows() {
     relay.close_client_first();
 }
 
+// promise: PK9
 /// Without a BPF file system flows are carried, and the node warns what its end means for them.
 #[test]
 fn unpinned_flows_are_reported() {
@@ -275,6 +281,7 @@ fn unpinned_flows_are_reported() {
     assert!(logged(&node, "no BPF file system is mounted"));
 }
 
+// promise: PK9
 /// Where the programs cannot be loaded, flows are forwarded, and the node warns.
 #[test]
 fn flows_are_forwarded_without_the_packet_path() {

@@ -26,6 +26,7 @@ fn exchange(pairs: &mut [Pair]) {
     }
 }
 
+// promise: PK8
 /// New connections take the path of the rules at their time, and open ones keep theirs.
 #[test]
 fn open_connections_keep_their_path() {
@@ -54,6 +55,7 @@ fn open_connections_keep_their_path() {
     }
 }
 
+// promise: PK8
 /// A forged SYN, or that of a client that was started anew, goes to the relay that is open, whose
 /// segments no program may keep from it.
 #[test]

@@ -19,6 +19,7 @@ fn flow_of(list: &Value, pair: &Pair) -> Option<Value> {
     of_pair.next().cloned()
 }
 
+// promise: PK10
 #[test]
 fn open_flows_are_listed() {
     let network = line();
@@ -63,6 +64,7 @@ fn explained(network: &Network, node: &Node, family: Family, listener: &TcpListe
     format!("{} {}", part("path"), part("reason"))
 }
 
+// promise: PK10
 #[test]
 fn choices_are_explained() {
     let network = line();
@@ -83,6 +85,7 @@ fn choices_are_explained() {
     assert_eq!(explained(Family::V4), "socket rule");
 }
 
+// promise: PK10
 #[test]
 fn destinations_that_fail_are_explained() {
     let network = line();
@@ -112,6 +115,7 @@ fn destinations_that_fail_are_explained() {
     );
 }
 
+// promise: PK10
 /// Under a rule that observes, a destination that the node has observed from others is not enough.
 #[test]
 fn unobserved_clients_are_explained() {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A forwarded SYN that is lost behind the node, which its client does not repeat.
+//!
+//! A client that waits for its server to speak sends nothing that could show the loss.
 
 use super::ends::carry;
+use super::forged::MSS;
 use super::*;
+use crate::syn_options::raw::send_syn;
 
+// promise: PK3
 /// The node sends the SYN again, by the way of its client, over devices with and without a link
 /// layer.
 #[test]
@@ -30,4 +35,68 @@ fn lost_syns_are_sent_again() {
             Pair { client, server }.close_client_first();
         }
     }
+}
+
+// promise: PK3
+/// The client's acknowledgement is lost too: neither end would ever send again.
+#[test]
+fn silent_clients_reach_their_server() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    for family in Family::ALL {
+        let syns = "tcp flags & (syn | ack) == syn drop";
+        firewall(network.node(0), "lossy", &[("forward", syns)]);
+        let answers = "tcp flags & (syn | ack) == ack drop";
+        firewall(network.client(), "lossy", &[("output", answers)]);
+        let dialled = dial(network.client(), target(&network, family, &listener));
+        let client = dialled.expect("the node answers");
+        remove_firewall(network.client(), "lossy");
+        remove_firewall(network.node(0), "lossy");
+        let (server, _) = accept(&listener);
+        let mut pair = Pair { client, server };
+        carry(&mut pair.server, &mut pair.client, 2_000, 1);
+        carry(&mut pair.client, &mut pair.server, 2_000, 2);
+        assert_eq!(redirect(&node, "packet_given_up"), 0, "{family}");
+        pair.close_client_first();
+    }
+}
+
+// promise: PK3
+#[test]
+fn silent_clients_learn_that_no_server_answers() {
+    let millisecond = || Link::delay(Duration::from_millis(1));
+    for links in [[Link::Veth, Link::Veth], [millisecond(), millisecond()]] {
+        let network = network(links);
+        let (_node, listener) = ready(&network);
+        firewall(network.node(0), "dead", &[("forward", "drop")]);
+        for family in Family::ALL {
+            let dialled = dial(network.client(), target(&network, family, &listener));
+            let mut client = dialled.expect("the node answers");
+            let error = client.read(&mut [0]).expect_err("it is reset");
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{family}");
+        }
+    }
+}
+
+/// A forged SYN costs a server that does not answer one more, and its victim one more SYN-ACK.
+// promise: PK3, D10
+#[test]
+fn absent_clients_have_one_syn_repeated() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let server = target(&network, Family::V4, &listener);
+    let [client, server] = ["10.0.0.77:4242".to_owned(), server.to_string()];
+    let counted = "tcp flags & (syn | ack) == syn counter drop";
+    firewall(network.node(0), "dead", &[("forward", counted)]);
+    let [client, server] = [client, server].map(|end| end.parse().expect("an IPv4 address"));
+    send_syn(network.client(), client, server, &MSS);
+    until("the SYN is repeated", || {
+        redirect(&node, "packet_resent") == 1
+    });
+    // Longer than until the next would be due, and until the flow is forgotten.
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(redirect(&node, "packet_resent"), 1);
+    assert_eq!(redirect(&node, "packet_given_up"), 0);
+    let rules = firewall_text(network.node(0), "dead");
+    assert!(rules.contains("counter packets 2 "), "{rules}");
 }

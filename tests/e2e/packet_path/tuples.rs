@@ -31,6 +31,7 @@ fn open_from(
     pair.expect("it connected")
 }
 
+// promise: PK2
 /// An entry of a connection that has ended must not carry the next one.
 #[test]
 fn ports_are_used_again() {
@@ -66,6 +67,7 @@ fn ports_are_used_again() {
     }
 }
 
+// promise: PK2
 /// The server stops granting an option behind the node's back: connections of every kind that were
 /// promised it are exact, and the node promises it no more.
 #[test]
