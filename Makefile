@@ -43,12 +43,12 @@ lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too,
 	RUSTFLAGS='--cfg fuzzing' $(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features -- -D warnings
 
 unit: ## unit tests (those of the eBPF programs need root)
-	$(CARGO) test --workspace --lib --bins
+	$(CARGO) test --workspace --lib --bins --test congestion
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
 	RUST_TEST_THREADS=$(E2E_THREADS) $(CARGO) test --workspace --test e2e --test programs
 
-kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs qemu-system-x86)
+kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs root, qemu-system-x86, ethtool)
 	scripts/kernel-test.sh $(RELEASE)/posthaste
 
 fuzz: ## feed noise to what reads frames, events, messages and files, FUZZ_SECONDS each (needs g++)
