@@ -23,7 +23,7 @@ use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
 use posthaste_relay::policy::{DataPath, OWN_CONGESTION, Policy};
 use posthaste_relay::sys;
-use posthaste_relay::worker::{self, ReplayGuard};
+use posthaste_relay::worker::{self, Common, ReplayGuard};
 use posthaste_wire::header::NodeId;
 
 use crate::control_client::{ControlClient, PlanOverlay, PlanTarget, PrefixOwner};
@@ -254,7 +254,10 @@ impl Prepared {
         }
         let policy = Arc::new(config.policy.clone());
         let clock = Clock::default();
-        let replay_guard = Arc::new(ReplayGuard::new(clock.clone()));
+        let common = Common {
+            replay_guard: Arc::new(ReplayGuard::new(clock.clone())),
+            ..Common::default()
+        };
         // Before the workers open hops.
         let congestion = register_congestion(config, &log);
         set_rate_limits(congestion.as_ref(), &config.policy, &log)?;
@@ -275,7 +278,7 @@ impl Prepared {
                     made.worker_maps(index)?,
                     config,
                     ends,
-                    (&policy, &replay_guard),
+                    (&policy, &common),
                     home,
                     opened,
                 )
@@ -558,7 +561,7 @@ fn start_worker(
     worker_handle: posthaste_bpf::WorkerHandle,
     config: &Config,
     ends: Ends,
-    (policy, replay_guard): (&Arc<Policy>, &Arc<ReplayGuard>),
+    (policy, common): (&Arc<Policy>, &Common),
     home: Option<usize>,
     (barrier, inherited): (&Barrier, &mut Inherited),
 ) -> anyhow::Result<worker::Starting> {
@@ -590,7 +593,7 @@ fn start_worker(
         listeners,
         explicit,
         fixed,
-        replay_guard: Arc::clone(replay_guard),
+        common: common.clone(),
         sockets: settings,
         policy: Arc::clone(policy),
     };

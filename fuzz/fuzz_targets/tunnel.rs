@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
@@ -19,9 +20,10 @@ thread_local! {
 }
 
 fn endpoint() -> Endpoint {
-    let mut endpoint = Endpoint::new(NOW, &[7; 32], NOW);
+    let mut endpoint = Endpoint::new(NOW, &[7; 32], Arc::default(), NOW);
     let peer = Credentials {
         peer: 1,
+        address: Ipv4Addr::new(192, 0, 2, 1).into(),
         name: "node-1-key-1.posthaste.invalid".to_owned(),
         mine: [1; 32],
         theirs: [2; 32],

@@ -16,7 +16,7 @@ use posthaste_bpf as bpf;
 use posthaste_relay::control::{Command, Handle, RelayInfo};
 use posthaste_relay::intercept::{Event, Intercept};
 use posthaste_relay::sys::{self, SocketSettings};
-use posthaste_relay::worker;
+use posthaste_relay::worker::{self, Common};
 
 use posthaste_daemon::privileges;
 
@@ -60,7 +60,7 @@ impl Worker {
             sockets: SOCKETS,
             explicit: Vec::new(),
             fixed: Vec::new(),
-            replay_guard: Arc::default(),
+            common: Common::default(),
             policy: Arc::new(policy::toward(&via)),
         };
         let ports = listen(&mut settings)?;

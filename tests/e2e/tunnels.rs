@@ -2,7 +2,7 @@
 //! Hops over QUIC: flows as streams of the connections of two nodes.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, accept, counter, deliver, dial, errno, expect_end, expect_reset, firewall,
-    listen, network, remove_firewall, reset, start_in, target, until, until_ended,
+    MODES, PORT, Pair, SOON, accept, counter, deliver, dial, errno, expect_end, expect_reset,
+    firewall, firewall_text, listen, network, remove_firewall, reset, start_in, target, until,
+    until_ended,
 };
 
 /// Drops what is not TCP.
@@ -60,6 +61,15 @@ fn until_up(nodes: &[Node]) {
 fn far(loss: f64) -> Network {
     let far = Link::delay(Duration::from_millis(20)).loss(loss);
     network([Link::Veth, far, Link::Veth])
+}
+
+/// Gives a node another configuration, for the so-manieth time.
+fn reload(node: &Node, config: &str, count: u64) {
+    node.write_config(config).expect("the file can be written");
+    node.admin("reload").expect("it is accepted");
+    until("the reload", || {
+        node.status().expect("it answers")["reloads"]["succeeded"] == count
+    });
 }
 
 /// As [`deliver`], for more than buffers hold.
@@ -148,7 +158,7 @@ fn half_closed_flow_goes_on() {
     until_up(&nodes);
     let listener = listen(network.server(), PORT);
     let mut pair = Pair::open(&network, Family::V6, &listener);
-    pair.client.shutdown(std::net::Shutdown::Write).unwrap();
+    pair.client.shutdown(Shutdown::Write).unwrap();
     expect_end(&mut pair.server);
     transfer(&mut pair.server, &mut pair.client, &[7; 300_000]);
     drop(pair.server);
@@ -269,4 +279,88 @@ fn udp_blocked_in_mid_run() {
     let _ = pair.client.read(&mut [0; 16]);
     until("none is up", || counter(&nodes[0], "tunnels_up") == 0);
     assert_eq!(counter(&nodes[0], "tunnels_lost"), 2);
+}
+
+// promise: K21
+#[test]
+fn rejected_packets_end_no_flow() {
+    let network = far(0.0);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    firewall(
+        network.node(1),
+        "rejected",
+        &[("input", "meta l4proto udp counter reject")],
+    );
+    pair.client
+        .write_all(b"meanwhile")
+        .expect("the node takes it");
+    until("one is rejected", || {
+        !firewall_text(network.node(1), "rejected").contains("packets 0")
+    });
+    remove_firewall(network.node(1), "rejected");
+    pair.server.read_exact(&mut [0; 9]).expect("it arrives");
+    pair.check();
+    assert_eq!(counter(&nodes[0], "tunnels_lost"), 0);
+    pair.close_client_first();
+}
+
+// promise: F7
+#[test]
+fn removed_peer_keeps_the_flows_that_it_has() {
+    let network = far(0.0);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    let whole = member(&network, 1, "early", Family::V4);
+    let other_key = whole.replace(KEY, &KEY.replace("00", "ff"));
+    for (other, reloads) in [(whole.replace("quic", "tcp"), 1), (other_key, 3)] {
+        reload(&nodes[1], &other, reloads);
+        until("only the flow's is left", || {
+            counter(&nodes[0], "tunnels_up") == 1
+        });
+        pair.check();
+        reload(&nodes[1], &whole, reloads + 1);
+        until("others are up", || counter(&nodes[0], "tunnels_up") == 3);
+        pair.check();
+        Pair::open(&network, Family::V4, &listener).check();
+    }
+    pair.close_server_first();
+    until("it is left too", || counter(&nodes[0], "tunnels_up") == 2);
+}
+
+// promise: F6
+#[test]
+fn drained_node_delivers_what_flows_have_sent() {
+    let slow = Link::delay(Duration::from_millis(20)).rate(8_000_000);
+    let network = network([Link::Veth, slow, Link::Veth]);
+    let mut nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    pair.server
+        .shutdown(Shutdown::Write)
+        .expect("it is connected");
+    expect_end(&mut pair.client);
+    let bytes: Vec<u8> = (0..1_500_000_u32).map(|at| (at % 251) as u8).collect();
+    pair.client.write_all(&bytes).expect("the node takes them");
+    drop(pair.client);
+    until_ended(&nodes[0], "finished", 1);
+    let received = thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let mut received = Vec::new();
+            pair.server.read_to_end(&mut received).map(|_| received)
+        });
+        let ended = nodes[0].stop(SOON).expect("it ends");
+        assert!(ended.success(), "{ended}");
+        receiving.join().expect("it received")
+    });
+    let received = received.expect("all of them arrive");
+    assert!(received == bytes, "{} bytes", received.len());
 }

@@ -51,6 +51,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use posthaste_tunnel::Paths;
 use socket2::Socket;
 
 use crate::accept_mode::AcceptMode;
@@ -109,6 +110,15 @@ const TOKEN_TUNNELS: u64 = u64::MAX - 2;
 const TOKEN_LISTENER: u64 = 1 << 61;
 const TOKEN_WARM: u64 = 1 << 59;
 
+/// What the workers of a node share.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// Replay protection of requests.
+    pub replay_guard: Arc<ReplayGuard>,
+    /// What tunnels know of paths.
+    pub paths: Arc<Paths>,
+}
+
 /// The settings of a worker.
 #[derive(Debug)]
 pub struct Settings {
@@ -122,8 +132,8 @@ pub struct Settings {
     pub explicit: Vec<Socket>,
     /// Its listeners with a fixed destination, and that destination.
     pub fixed: Vec<(Socket, SocketAddr)>,
-    /// Replay protection of requests, shared with the node's other workers.
-    pub replay_guard: Arc<ReplayGuard>,
+    /// Shared with the node's other workers.
+    pub common: Common,
     /// The policy to start with.
     pub policy: Arc<Policy>,
 }
@@ -133,7 +143,7 @@ pub(crate) struct Worker<I> {
     index: u16,
     epoll: Epoll,
     listeners: Listeners,
-    replay_guard: Arc<ReplayGuard>,
+    common: Common,
     socket_mark: u32,
     intercept: I,
     commands: Receiver<Command>,
@@ -311,7 +321,7 @@ impl<I: Intercept> Worker<I> {
             index: settings.index,
             epoll,
             listeners,
-            replay_guard: settings.replay_guard,
+            common: settings.common,
             socket_mark: settings.sockets.mark,
             intercept,
             commands,
@@ -394,7 +404,9 @@ impl<I: Intercept> Worker<I> {
             (false, false) => Duration::ZERO,
         };
         let requesting = self.replaced && self.pending_requests.len() > 0 && self.now < until;
-        self.entries.len() == 0 && !requesting && self.now >= until.min(self.drain_from + grace)
+        let sends = self.tunnels.as_ref().is_some_and(|one| !one.is_over());
+        let waits = requesting || sends && self.now < until;
+        self.entries.len() == 0 && !waits && self.now >= until.min(self.drain_from + grace)
     }
 
     /// Whether new flows are refused: the worker drains, and has no successor.

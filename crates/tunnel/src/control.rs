@@ -5,21 +5,22 @@
 //!
 //! docs/design/0025-tunnels.md has the reasons, and what the simulator beside this shows.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quinn_proto::RttEstimator;
-use quinn_proto::congestion::{Controller, ControllerFactory};
-
+mod adapter;
 mod load;
+mod path;
 mod rates;
 #[cfg(test)]
 mod simulation;
 
+pub(crate) use adapter::{Clock, ControlFactory, load_of};
 pub(crate) use load::Load;
-use rates::Extremes;
+use path::{Mark, Member, Shown};
+pub use path::{Path, Paths};
+use rates::{Extremes, Rate};
 
 /// Bytes in flight until there is a round-trip time, of packets of 1200 bytes.
 const INITIAL_WINDOW: u64 = 32 * 1200;
@@ -44,10 +45,6 @@ const DRAIN_TIME: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_millis(2);
 /// How long a round-trip time counts as the least.
 const LEAST_FOR: Duration = Duration::from_secs(10);
-/// Round trips for which a rate counts: usually, and while there is a queue. Behind a queue, what
-/// arrives is what the path gives, and a higher rate from before is out of date.
-const RATE_ROUNDS: u32 = 10;
-const RATE_ROUNDS_QUEUED: u32 = 3;
 /// Round trips in which the rate must have grown by a quarter, or the start is over.
 const START_ROUNDS: u32 = 3;
 /// ACKs in a row behind a queue after which the start is over.
@@ -58,31 +55,6 @@ const LOSS_MAX: u64 = 15;
 const LOSS_LEAVES: u64 = 85;
 const LOSS_RETURNS: u64 = 5;
 
-/// Makes the congestion control of each connection.
-#[derive(Clone, Copy, Debug)]
-pub struct ControlFactory {
-    epoch: Instant,
-    at_epoch: Duration,
-}
-
-impl ControlFactory {
-    /// `at_epoch` is the time of the host's clock at `epoch`: connections of hosts whose clocks
-    /// agree measure their round-trip times together.
-    pub fn new(epoch: Instant, at_epoch: Duration) -> Self {
-        Self { epoch, at_epoch }
-    }
-}
-
-impl ControllerFactory for ControlFactory {
-    fn build(self: Arc<Self>, _now: Instant, mtu: u16) -> Box<dyn Controller> {
-        Box::new(Adapter {
-            clock: *self,
-            control: Control::new(mtu.into()),
-            load: Arc::default(),
-        })
-    }
-}
-
 /// What was known when a packet was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -90,6 +62,8 @@ struct Sent {
     /// Bytes delivered by then, and when the last of them were acknowledged.
     delivered: u64,
     acked_at: Duration,
+    /// The same of all connections over the path.
+    mark: Mark,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +76,8 @@ enum Stage {
         /// ACKs in a row behind a queue.
         queued: u32,
     },
+    /// Takes its share of what the path carries, until it has shown its own rate.
+    Joined,
     Steady,
     /// The queue drains, so that the round-trip time is measured.
     Drain {
@@ -130,10 +106,8 @@ pub struct Control {
     is_idle: bool,
     /// Of the newest packet in the ACK that is being taken.
     newest: Option<Sent>,
-    /// By active time.
-    rates: Extremes,
-    /// Bytes per second.
-    rate: u64,
+    rate: Rate,
+    path: Member,
     /// Round-trip times in microseconds.
     rounds: Extremes,
     next_drain: Duration,
@@ -142,12 +116,6 @@ pub struct Control {
     /// The current round trip ends when a packet is acknowledged that was sent with so many bytes
     /// delivered.
     round_ends: u64,
-    /// When a rate was last measured, and the time of this connection, of which at most a round trip passes between
-    /// two ACKs: while its host stops a sender, it finds nothing out about the path.
-    sampled_at: Duration,
-    active: Duration,
-    /// The path has shown the rate since the last pause.
-    is_confirmed: bool,
     /// Bytes acknowledged and lost in this round trip.
     acked: u64,
     lost: u64,
@@ -158,8 +126,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// For a path of packets of `mtu` bytes of which nothing is known.
-    pub fn new(mtu: u64) -> Self {
+    /// For packets of `mtu` bytes over a path.
+    pub fn new(mtu: u64, path: &Arc<Path>) -> Self {
         Self {
             mtu,
             stage: START,
@@ -170,15 +138,12 @@ impl Control {
             acked_at: Duration::ZERO,
             is_idle: true,
             newest: None,
-            rates: Extremes::largest(),
-            rate: 0,
+            rate: Rate::default(),
+            path: Member::of(path),
             rounds: Extremes::least(),
             next_drain: Duration::ZERO,
             is_contended: false,
             round_ends: 0,
-            sampled_at: Duration::ZERO,
-            active: Duration::ZERO,
-            is_confirmed: false,
             acked: 0,
             lost: 0,
             left: 100,
@@ -188,7 +153,11 @@ impl Control {
 
     /// Bytes that may be in flight.
     pub fn window(&self) -> u64 {
-        self.window
+        match (self.stage, self.path.share()) {
+            // It changes with each connection that joins.
+            (Stage::Joined, Some(share)) => self.window_of(share),
+            _ => self.window,
+        }
     }
 
     /// Packets leave at `now`.
@@ -196,28 +165,26 @@ impl Control {
         // A sender that was idle has had no ACKs meanwhile.
         if std::mem::take(&mut self.is_idle) {
             self.acked_at = now;
-            self.resume();
+            self.path.join(now);
+            self.take_share();
         }
         if self.sent.back().is_none_or(|last| last.at < now) {
             self.sent.push_back(Sent {
                 at: now,
                 delivered: self.delivered,
                 acked_at: self.acked_at,
+                mark: self.path.mark(),
             });
         }
     }
 
-    /// Sends again after a pause. The other connections with the peer may do the same, and know the same rate,
-    /// so this one starts anew from a third of it.
-    fn resume(&mut self) {
-        if matches!(self.stage, Stage::Start { .. }) || !std::mem::take(&mut self.is_confirmed) {
-            return;
+    /// Begins with its share of what the path carries, if that is known, once there is a round-trip time.
+    fn take_share(&mut self) {
+        let has_round = self.least_micros() > 0;
+        if let Some(share) = self.path.share().filter(|_| has_round) {
+            self.stage = Stage::Joined;
+            self.rate.begin(share);
         }
-        self.rate /= 3;
-        self.rates.clear();
-        self.rates.add(self.active, self.rate, Duration::ZERO);
-        self.window = (self.window / 3).max(MIN_WINDOW);
-        self.stage = START;
     }
 
     /// A packet that left at `sent` was acknowledged. [`Self::on_acks`] follows.
@@ -234,6 +201,7 @@ impl Control {
         }
         if !std::mem::replace(&mut self.has_assumed, true) {
             self.window = self.window.max(product(ASSUMED_RATE, self.least()));
+            self.take_share();
         }
     }
 
@@ -260,34 +228,34 @@ impl Control {
             self.window += acked;
             *queued = if is_queued { *queued + 1 } else { 0 };
         }
+        self.path.on_acks(
+            now,
+            &Shown {
+                sent: newest.at,
+                mark: newest.mark,
+                acked,
+                is_limited,
+                is_queued: self.is_queued(now),
+                round: self.least(),
+            },
+        );
         // A sender without data shows what it sent, and not what the path has room for.
-        if !is_limited || sample >= self.rate {
-            self.on_sample(now, sample);
+        if !is_limited || sample >= self.rate.value() {
+            let is_queued = self.is_queued(now);
+            self.rate.add(now, sample, self.least(), is_queued);
         }
         if newest.delivered >= self.round_ends {
             self.round_ends = self.delivered;
-            self.on_round(is_limited);
+            self.on_round(now, is_limited);
         }
         self.set_window(now);
-    }
-
-    fn on_sample(&mut self, now: Duration, sample: u64) {
-        self.is_confirmed |= sample >= self.rate;
-        let round = self.least();
-        self.active += now.saturating_sub(self.sampled_at).min(round);
-        self.sampled_at = now;
-        let since = |rounds| self.active.saturating_sub(round * rounds);
-        self.rates.add(self.active, sample, since(RATE_ROUNDS));
-        let rounds = if self.is_queued(now) {
-            RATE_ROUNDS_QUEUED
-        } else {
-            RATE_ROUNDS
-        };
-        self.rate = self.rates.since(since(rounds)).unwrap_or(sample);
+        if self.is_idle {
+            self.path.leave();
+        }
     }
 
     /// A round trip has ended.
-    fn on_round(&mut self, is_limited: bool) {
+    fn on_round(&mut self, now: Duration, is_limited: bool) {
         let (acked, lost) = (
             std::mem::take(&mut self.acked),
             std::mem::take(&mut self.lost),
@@ -297,44 +265,62 @@ impl Control {
         } else {
             self.left = (self.left + LOSS_RETURNS).min(100);
         }
-        let now_rate = self.rate;
-        if let Stage::Start { rate, rounds, .. } = &mut self.stage {
-            if now_rate > *rate + *rate / 4 {
+        let now_rate = self.rate.value();
+        match &mut self.stage {
+            Stage::Start { rate, rounds, .. } if now_rate > *rate + *rate / 4 => {
                 (*rate, *rounds) = (now_rate, 0);
-            } else if !is_limited {
-                *rounds += 1;
             }
+            Stage::Start { rounds, .. } if !is_limited => *rounds += 1,
+            Stage::Joined if !is_limited => self.leave_share(now),
+            _ => {}
         }
     }
 
+    /// Has sent enough to show its own rate, of which the share is the first.
+    fn leave_share(&mut self, now: Duration) {
+        let share = self.path.share().unwrap_or_else(|| self.rate.value());
+        self.rate.begin(share);
+        self.stage = Stage::Steady;
+        self.next_drain = next_drain(now);
+    }
+
     fn set_window(&mut self, now: Duration) {
-        let gain = match self.stage {
+        match self.stage {
             Stage::Start { rounds, queued, .. } => {
                 if rounds < START_ROUNDS && queued < START_QUEUED {
                     return;
                 }
+                self.path.on_found();
                 self.stage = Stage::Steady;
                 self.next_drain = next_drain(now);
-                GAIN
             }
             Stage::Drain { until } if now >= until => {
                 self.stage = Stage::Steady;
                 self.next_drain = next_drain(now);
+                // The window grows in two steps.
+                self.is_contended = false;
+                self.window = self.window_of(self.rate.value());
                 self.is_contended = self.latest(now) > self.least() * 9 / 8 + SLACK;
-                GAIN
+                return;
             }
-            Stage::Drain { .. } => GAIN_DRAIN,
             Stage::Steady if now >= self.next_drain => {
                 let until = now + self.latest(now) * 3 / 2 + DRAIN_TIME;
                 self.stage = Stage::Drain { until };
-                GAIN_DRAIN
             }
-            Stage::Steady if self.is_contended => GAIN_CONTENDED,
-            Stage::Steady => GAIN,
+            Stage::Drain { .. } | Stage::Joined | Stage::Steady => {}
+        }
+        self.window = self.window_of(self.rate.value());
+    }
+
+    /// The window for a rate.
+    fn window_of(&self, rate: u64) -> u64 {
+        let gain = match self.stage {
+            Stage::Drain { .. } => GAIN_DRAIN,
+            _ if self.is_contended => GAIN_CONTENDED,
+            _ => GAIN,
         };
-        let product = product(self.rate, self.least());
-        let window = product * gain / 8 + EXTRA_PACKETS * self.mtu;
-        self.window = (window * self.left / 100).max(MIN_WINDOW);
+        let window = product(rate, self.least()) * gain / 8 + EXTRA_PACKETS * self.mtu;
+        (window * self.left / 100).max(MIN_WINDOW)
     }
 
     /// Whether packets have found a queue for the last round trip.
@@ -362,17 +348,12 @@ impl Control {
     pub fn on_loss(&mut self, bytes: u64, is_persistent: bool) {
         self.lost += bytes;
         if is_persistent {
-            self.rates.clear();
+            self.path.forget();
+            self.rate = Rate::default();
             (self.stage, self.window) = (START, INITIAL_WINDOW);
-            (self.rate, self.left) = (0, 100);
+            self.left = 100;
         }
     }
-}
-
-/// What the control of a connection shows. There is no shorter way from the trait to its type.
-pub(crate) fn load_of(controller: &dyn Controller) -> Arc<Load> {
-    let adapter = controller.clone_box().into_any().downcast::<Adapter>();
-    adapter.map(|adapter| adapter.load).unwrap_or_default()
 }
 
 /// The same for all senders with one clock, so that they drain the queue together.
@@ -394,76 +375,4 @@ fn product(rate: u64, round: Duration) -> u64 {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// The rule as quinn-proto calls it.
-#[derive(Clone, Debug)]
-struct Adapter {
-    clock: ControlFactory,
-    control: Control,
-    load: Arc<Load>,
-}
-
-impl Adapter {
-    fn time(&self, at: Instant) -> Duration {
-        self.clock.at_epoch + at.saturating_duration_since(self.clock.epoch)
-    }
-}
-
-impl Controller for Adapter {
-    fn on_sent(&mut self, now: Instant, bytes: u64, _last: u64) {
-        let now = self.time(now);
-        self.control.on_sent(now);
-        self.load.on_sent(bytes);
-    }
-
-    fn on_ack(
-        &mut self,
-        now: Instant,
-        sent: Instant,
-        bytes: u64,
-        _app_limited: bool,
-        _rtt: &RttEstimator,
-    ) {
-        let (now, sent) = (self.time(now), self.time(sent));
-        self.control.on_ack(now, sent, bytes);
-    }
-
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _: Option<u64>) {
-        let now = self.time(now);
-        self.control.on_acks(now, in_flight, app_limited);
-        self.load
-            .on_acks(in_flight, app_limited, self.control.window());
-    }
-
-    fn on_congestion_event(
-        &mut self,
-        _now: Instant,
-        _sent: Instant,
-        is_persistent: bool,
-        lost: u64,
-    ) {
-        self.control.on_loss(lost, is_persistent);
-        self.load.on_loss(self.control.window());
-    }
-
-    fn on_mtu_update(&mut self, mtu: u16) {
-        self.control.mtu = mtu.into();
-    }
-
-    fn window(&self) -> u64 {
-        self.control.window()
-    }
-
-    fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(self.clone())
-    }
-
-    fn initial_window(&self) -> u64 {
-        INITIAL_WINDOW
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
 }

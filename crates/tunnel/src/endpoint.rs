@@ -2,34 +2,38 @@
 //! The connections of one worker, as a state machine: datagrams and the time go in, datagrams and
 //! events come out.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use quinn_proto::{
     ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, ConnectionStats,
     DatagramEvent, Dir, EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming,
-    ServerConfig, StreamEvent, StreamId, Transmit, VarInt,
+    ServerConfig, StreamEvent, StreamId, Transmit, TransportConfig,
 };
 use rustls::pki_types::CertificateDer;
 
-use crate::control::{self, ControlFactory};
+use crate::control::{self, Clock, ControlFactory, Paths};
 use crate::credentials::{self, Credentials};
 use crate::stream::{Local, Ready, Stream};
 use crate::transport;
 
 mod fec;
+mod leaving;
 
 use fec::Fec;
 pub use fec::Repairs;
+use leaving::Leaving;
 
 /// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them a
 /// sender has to show first that it receives at its address (RFC 9000 §8.1.2).
 const HANDSHAKES_MAX: usize = 256;
+/// The same of one address that has shown it.
+const HANDSHAKES_OF_ONE: usize = 32;
 /// Bytes of the secret that both ends of a connection derive from it.
 const SECRET_BYTES: usize = 32;
 /// What that secret is for (RFC 5705).
@@ -117,7 +121,10 @@ impl From<ConnectionError> for LostReason {
 /// The connections of one worker.
 pub struct Endpoint {
     inner: quinn_proto::Endpoint,
-    control: ControlFactory,
+    clock: Clock,
+    paths: Arc<Paths>,
+    /// How connections are accepted, if any.
+    server: Option<ServerConfig>,
     /// An instant, and what the caller's time was then.
     epoch: (Instant, Duration),
     connections: HashMap<ConnectionHandle, Conn>,
@@ -126,6 +133,9 @@ pub struct Endpoint {
     last: u64,
     /// Accepted peers by their public keys.
     accepted: HashMap<Vec<u8>, u64>,
+    /// Their addresses. Only packets from there are answered with a stateless reset: another endpoint of
+    /// this node may have the connection, which who knows its token can end (RFC 9000 §21.11).
+    addresses: HashSet<IpAddr>,
     /// When connections want to be looked at.
     timers: BTreeSet<(Instant, ConnectionHandle)>,
     /// Connections that may have something to send.
@@ -137,6 +147,10 @@ pub struct Endpoint {
     /// Streams whose last block waits for more bytes, and until when at most.
     incomplete: HashMap<Stream, Option<Duration>>,
     repairs: Repairs,
+    /// Connections whose peer's host has reported that it is not there.
+    refused: BTreeSet<u64>,
+    /// Connections that an end leaves.
+    closing: BTreeSet<u64>,
 }
 
 struct Conn {
@@ -151,14 +165,19 @@ struct Conn {
     is_up: bool,
     is_lost: bool,
     is_dialed: bool,
-    /// One of the ends wants no more streams.
-    is_leaving: bool,
+    leaving: Leaving,
+    /// Its sender has shown that it receives at its address.
+    is_validated: bool,
     /// When something last came.
     received: Duration,
     /// Frames sent that the peer acknowledges.
     elicited: u64,
     /// When one was first sent since then.
     waits_since: Option<Duration>,
+    /// When its host reported that the peer is not there, if nothing has come since.
+    refused: Option<Duration>,
+    /// Streams of which not all was acknowledged up to the FIN.
+    unfinished: HashSet<StreamId>,
     fec: Fec,
 }
 
@@ -173,18 +192,24 @@ impl fmt::Debug for Endpoint {
 impl Endpoint {
     /// An endpoint that accepts nothing yet. One with the same `secret` resets the connections of
     /// another that is gone (RFC 9000 §10.3).
-    /// `clock` is the time of the host's clock.
-    pub fn new(clock: Duration, secret: &[u8; 32], now: Duration) -> Self {
+    /// `clock` is the time of the host's clock. Endpoints with the same `paths` share what they know of them.
+    pub fn new(clock: Duration, secret: &[u8; 32], paths: Arc<Paths>, now: Duration) -> Self {
         let epoch = Instant::now();
         let config = Arc::new(config_of(secret));
         Self {
             inner: quinn_proto::Endpoint::new(config, None, true, None),
-            control: ControlFactory::new(epoch, clock),
+            clock: Clock {
+                epoch,
+                at_epoch: clock,
+            },
+            paths,
+            server: None,
             epoch: (epoch, now),
             connections: HashMap::new(),
             handles: HashMap::new(),
             last: 0,
             accepted: HashMap::new(),
+            addresses: HashSet::new(),
             timers: BTreeSet::new(),
             dirty: VecDeque::new(),
             events: VecDeque::new(),
@@ -192,6 +217,8 @@ impl Endpoint {
             removed: Vec::new(),
             incomplete: HashMap::new(),
             repairs: Repairs::default(),
+            refused: BTreeSet::new(),
+            closing: BTreeSet::new(),
         }
     }
 
@@ -205,16 +232,25 @@ impl Endpoint {
             Ok((key, one.peer))
         });
         let keys: Result<_, rustls::Error> = keys.collect();
+        self.addresses = peers.iter().map(|one| one.address).collect();
         self.accepted = keys.map_err(io::Error::other)?;
         let crypto = credentials::server(peers).map_err(io::Error::other)?;
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-        config
-            .transport_config(Arc::new(transport::config(self.control)))
-            // Each connection has a socket that is connected to its peer's address.
-            .migration(false);
-        let config = (!peers.is_empty()).then(|| Arc::new(config));
-        self.inner.set_server_config(config);
+        // Each connection has a socket that is connected to its peer's address.
+        config.migration(false);
+        self.server = (!peers.is_empty()).then_some(config);
+        self.inner
+            .set_server_config(self.server.clone().map(Arc::new));
         Ok(())
+    }
+
+    /// The settings of a connection with an address.
+    fn transport(&self, to: IpAddr) -> Arc<TransportConfig> {
+        let control = ControlFactory {
+            clock: self.clock,
+            path: self.paths.to(to),
+        };
+        Arc::new(transport::config(control))
     }
 
     /// Dials a peer by one of the caller's sockets; returns the number of the connection.
@@ -230,7 +266,7 @@ impl Endpoint {
     ) -> io::Result<u64> {
         let crypto = credentials::client(credentials).map_err(io::Error::other)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::new(transport::config(self.control)));
+        config.transport_config(self.transport(to.ip()));
         let at = self.instant(now);
         let dialed = self.inner.connect(at, config, to, &credentials.name);
         let (handle, inner) = dialed.map_err(|error: ConnectError| io::Error::other(error))?;
@@ -258,14 +294,17 @@ impl Endpoint {
         let data = BytesMut::from(datagram);
         match self.inner.handle(at, from, to, ecn, data, answer) {
             None => (None, None),
-            Some(DatagramEvent::Response(transmit)) => (None, Some(transmit)),
+            Some(DatagramEvent::Response(transmit)) => {
+                let is_answered = has_long_header(datagram) || self.addresses.contains(&from.ip());
+                (None, is_answered.then_some(transmit))
+            }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 self.on_incoming(incoming, socket, answer, now)
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(conn) = self.connections.get_mut(&handle) {
                     conn.inner.handle_event(event);
-                    (conn.received, conn.waits_since) = (now, None);
+                    (conn.received, conn.waits_since, conn.refused) = (now, None, None);
                     self.touch(handle);
                     self.drain(handle);
                 }
@@ -285,19 +324,43 @@ impl Endpoint {
         if self.handshakes >= HANDSHAKES_MAX {
             return (None, Some(self.inner.refuse(incoming, answer)));
         }
-        if self.handshakes >= HANDSHAKES_MAX / 4 && incoming.may_retry() {
-            return (None, self.inner.retry(incoming, answer).ok());
+        let is_validated = incoming.remote_address_validated();
+        if self.handshakes >= HANDSHAKES_MAX / 4 && !is_validated {
+            let retried = self.inner.retry(incoming, answer);
+            return (None, retried.ok());
+        }
+        let from = incoming.remote_address().ip();
+        if is_validated && self.handshakes_of(from) >= HANDSHAKES_OF_ONE {
+            return (None, Some(self.inner.refuse(incoming, answer)));
         }
         let at = self.instant(now);
-        match self.inner.accept(incoming, at, answer, None) {
+        let mut config = self.server.clone();
+        if let Some(config) = &mut config {
+            config.transport_config(self.transport(incoming.remote_address().ip()));
+        }
+        let config = config.map(Arc::new);
+        match self.inner.accept(incoming, at, answer, config) {
             Ok((handle, inner)) => {
                 self.handshakes += 1;
                 let number = self.add(handle, inner, socket, now);
+                if let Some(conn) = self.connections.get_mut(&handle) {
+                    conn.is_validated = is_validated;
+                }
                 self.drain(handle);
                 (Some(number), None)
             }
             Err(error) => (None, error.response),
         }
+    }
+
+    /// Connections that an address has begun, and shown that it receives there, and that are not
+    /// authenticated.
+    fn handshakes_of(&self, from: IpAddr) -> usize {
+        let begun = self.connections.values().filter(|conn| {
+            let is_pending = !(conn.is_up || conn.is_lost || conn.is_dialed);
+            is_pending && conn.is_validated && conn.inner.remote_address().ip() == from
+        });
+        begun.count()
     }
 
     fn add(
@@ -321,7 +384,10 @@ impl Endpoint {
             is_up: false,
             is_lost: false,
             is_dialed: false,
-            is_leaving: false,
+            leaving: Leaving::default(),
+            is_validated: false,
+            refused: None,
+            unfinished: HashSet::new(),
             received: now,
             elicited: 0,
             waits_since: None,
@@ -405,6 +471,8 @@ impl Endpoint {
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
         self.complete_paused(now);
+        self.end_refused(now);
+        self.close_left(now);
         let at = self.instant(now);
         while let Some((due, handle)) = self.timers.first().copied()
             && due <= at
@@ -425,7 +493,7 @@ impl Endpoint {
         let timer = self.timers.first();
         let timer = timer.map(|(due, _)| base + due.saturating_duration_since(epoch));
         let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
-        pauses.chain(timer).min()
+        pauses.chain(timer).chain(self.refused_until()).min()
     }
 
     /// Whether a connection carries new flows: open, and not silent about what was
@@ -434,8 +502,8 @@ impl Endpoint {
         self.conn(connection).is_some_and(|conn| {
             let silent = conn
                 .waits_since
-                .is_some_and(|since| now.saturating_sub(since) > SILENT_MAX + 2 * conn.inner.rtt());
-            conn.is_up && !conn.is_lost && !conn.is_leaving && !silent
+                .is_some_and(|since| now.saturating_sub(since) > conn.patience());
+            conn.is_up && !conn.is_lost && !conn.leaving.has_begun() && !silent
         })
     }
 
@@ -536,6 +604,9 @@ impl Endpoint {
         self.with(stream, |local, inner| local.finish(inner, stream.id))
             .unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
         self.complete(stream, true);
+        if let Some(conn) = self.conn_mut(stream.connection) {
+            conn.unfinished.insert(stream.id);
+        }
         Ok(())
     }
 
@@ -544,6 +615,9 @@ impl Endpoint {
         self.with(stream, |local, inner| {
             local.reset(inner, stream.id, code.into());
         });
+        if let Some(conn) = self.conn_mut(stream.connection) {
+            conn.unfinished.remove(&stream.id);
+        }
     }
 
     /// Lets go of a stream: what was written before a FIN still arrives, and what has not ended is
@@ -560,44 +634,6 @@ impl Endpoint {
             }
             self.incomplete.remove(&stream);
             self.touch(handle);
-        }
-    }
-
-    /// Requests that the peer open no more streams on a connection: it has a new one of its own kind, of
-    /// which the first is all that there is.
-    pub fn go_away(&mut self, connection: u64) {
-        let Some(&handle) = self.handles.get(&connection) else {
-            return;
-        };
-        if let Some(conn) = self.connections.get_mut(&handle)
-            && let Some(id) = conn.inner.streams().open(Dir::Uni)
-        {
-            conn.is_leaving = true;
-            // An empty stream: its FIN is the message.
-            let _ = conn.inner.send_stream(id).finish();
-            self.touch(handle);
-        }
-    }
-
-    /// Closes a connection: its streams are reset at both ends.
-    pub fn disconnect(&mut self, connection: u64, now: Duration) {
-        let Some(&handle) = self.handles.get(&connection) else {
-            return;
-        };
-        let at = self.instant(now);
-        if let Some(conn) = self.connections.get_mut(&handle) {
-            conn.inner.close(at, VarInt::from_u32(0), Bytes::new());
-            self.on_lost(handle, LostReason::Local);
-            self.touch(handle);
-            self.drain(handle);
-        }
-    }
-
-    /// A connection's host has reported that nothing listens there.
-    pub(crate) fn on_refused(&mut self, connection: u64, now: Duration) {
-        if let Some(&handle) = self.handles.get(&connection) {
-            self.on_lost(handle, LostReason::Refused);
-            self.disconnect(connection, now);
         }
     }
 
@@ -718,6 +754,9 @@ impl Endpoint {
         let mut ready = Ready::default();
         let id = match event {
             StreamEvent::Opened { dir: Dir::Uni } => return self.on_going_away(handle),
+            StreamEvent::Opened { dir } if conn.leaving.is_retired => {
+                return self.refuse_streams(handle, dir);
+            }
             StreamEvent::Opened { dir } => return self.accept_streams(handle, dir),
             StreamEvent::Readable { id } if conn.discard_leftover(id) => return,
             StreamEvent::Readable { id } => {
@@ -730,23 +769,20 @@ impl Endpoint {
             }
             StreamEvent::Stopped { id, .. } => {
                 (ready.writable, ready.failed) = (true, true);
+                conn.unfinished.remove(&id);
                 if let Some(local) = conn.streams.get_mut(&id) {
                     local.stop();
                 }
                 id
             }
-            StreamEvent::Finished { .. } | StreamEvent::Available { .. } => return,
+            StreamEvent::Finished { id } => {
+                conn.unfinished.remove(&id);
+                return;
+            }
+            StreamEvent::Available { .. } => return,
         };
         if let Some(tag) = conn.streams.get(&id).and_then(|local| local.tag) {
             self.events.push_back(Event::Ready { tag, ready });
-        }
-    }
-
-    fn on_going_away(&mut self, handle: ConnectionHandle) {
-        if let Some(conn) = self.connections.get_mut(&handle) {
-            conn.is_leaving = true;
-            let connection = conn.number;
-            self.events.push_back(Event::GoingAway { connection });
         }
     }
 
@@ -789,6 +825,11 @@ impl Endpoint {
         let (epoch, base) = self.epoch;
         epoch + now.saturating_sub(base)
     }
+}
+
+/// Whether a datagram belongs to no connection that is open, by its first bit (RFC 9000 §17.2).
+fn has_long_header(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0x80 != 0)
 }
 
 /// The public key of the peer, which its handshake has proved.

@@ -22,7 +22,7 @@ mod stream;
 mod transport;
 mod tunnels;
 
-pub use control::{Control, ControlFactory};
+pub use control::{Control, Path, Paths};
 pub use credentials::Credentials;
 pub use endpoint::{Endpoint, Event, LostReason, Repairs};
 #[cfg(fuzzing)]

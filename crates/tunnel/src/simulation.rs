@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_testkit::{Rng, Timeline, simulate};
@@ -11,6 +12,7 @@ use posthaste_testkit::{Rng, Timeline, simulate};
 use super::*;
 
 mod flows;
+mod leaving;
 mod repairs;
 
 const DIALER: u64 = 1;
@@ -32,6 +34,7 @@ fn credentials() -> [Credentials; 2] {
     let name = "node-1-key-0.posthaste.invalid".to_owned();
     let of = |peer, mine, theirs| Credentials {
         peer,
+        address: address(if peer == DIALER { 0 } else { 1 }).ip(),
         name: name.clone(),
         mine,
         theirs,
@@ -65,7 +68,7 @@ impl Network {
         acceptor: &Credentials,
     ) -> Self {
         let now = ms(1000);
-        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), &[7; 32], now));
+        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), &[7; 32], Arc::default(), now));
         ends[1].accept_from(std::slice::from_ref(acceptor)).unwrap();
         let dialed = ends[0].dial(address(1), dialer, 0, now).unwrap();
         Self {
@@ -246,7 +249,7 @@ fn successor_resets_the_connections_of_a_dead_endpoint() {
     let mut network = Network::new(|_, _| false);
     network.run_until("up", Network::is_up);
     let start = network.now;
-    let mut successor = Endpoint::new(ms(0), &[7; 32], network.now);
+    let mut successor = Endpoint::new(ms(0), &[7; 32], Arc::default(), network.now);
     let [_, acceptor] = credentials();
     successor.accept_from(&[acceptor]).unwrap();
     network.ends[1] = successor;

@@ -10,12 +10,14 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use quinn_proto::{EcnCodepoint, Transmit};
 use quinn_udp::RecvMeta;
 
+use crate::control::Paths;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::socket::{READ_BYTES, READS, Socket};
@@ -64,13 +66,18 @@ impl AsFd for Tunnels {
 
 impl Tunnels {
     /// Without connections. `clock` is the time of the host's clock, `now` that of the caller; for
-    /// `secret` see [`Endpoint::new`].
+    /// `secret` and `paths` see [`Endpoint::new`].
     ///
     /// # Errors
     /// Out of descriptors or memory.
-    pub fn new(clock: Duration, secret: &[u8; 32], now: Duration) -> io::Result<Self> {
+    pub fn new(
+        clock: Duration,
+        secret: &[u8; 32],
+        paths: Arc<Paths>,
+        now: Duration,
+    ) -> io::Result<Self> {
         Ok(Self {
-            endpoint: Endpoint::new(clock, secret, now),
+            endpoint: Endpoint::new(clock, secret, paths, now),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             sockets: HashMap::new(),
             last: 0,

@@ -324,11 +324,12 @@ impl<I: Intercept> Worker<I> {
         // since the kernel may give a repetition to another one.
         let (peer, authentic) = found.ok_or(Denial::AuthTag)?;
         let mut seen = self
+            .common
             .replay_guard
             .seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let now_ms = self.replay_guard.clock.now_ms();
+        let now_ms = self.common.replay_guard.clock.now_ms();
         seen.admit(now_ms, authentic)
             .map_err(|_| untimely(claim.timestamp_ms, now_ms))?;
         Ok(peer)
@@ -348,11 +349,12 @@ impl<I: Intercept> Worker<I> {
             }
         } else if access.cookies {
             match &head.request.cookie {
-                Some(cookie) if is_cookie_of(&self.replay_guard.secret, from.ip(), cookie) => {}
+                Some(cookie)
+                    if is_cookie_of(&self.common.replay_guard.secret, from.ip(), cookie) => {}
                 Some(_) => return self.refuse(key, None, requester, Denial::Cookie),
                 None => {
                     // RFC 8803 §6.2.7: the client repeats its request with this cookie.
-                    let fresh = cookie(&self.replay_guard.secret, from.ip()).into_bytes();
+                    let fresh = cookie(&self.common.replay_guard.secret, from.ip()).into_bytes();
                     return self.answer_request(key, &encoded(ConvertError::MissingCookie(fresh)));
                 }
             }

@@ -56,6 +56,17 @@ impl StreamEnd {
         self.code.set(code);
     }
 
+    /// The number of its connection.
+    pub(super) fn connection(&self) -> u64 {
+        self.stream.connection
+    }
+
+    /// Resets it, also if its end is on the way: nothing of it should arrive any more.
+    pub(super) fn abandon(&self) {
+        let mut tunnels = self.shared.tunnels.borrow_mut();
+        tunnels.endpoint.reset(self.stream, self.code.get());
+    }
+
     /// Reads into `buffer`; returns 0 at the end of the stream.
     ///
     /// # Errors

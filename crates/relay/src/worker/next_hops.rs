@@ -104,7 +104,7 @@ impl<I: Intercept> Worker<I> {
         let tag = key << 1 | Side::Upstream as u64;
         let (stream, session) = self.tunnels.as_mut()?.open(peer, tag, self.now)?;
         let mut dialer = Dialer::new(session);
-        let now_ms = self.replay_guard.clock.now_ms();
+        let now_ms = self.common.replay_guard.clock.now_ms();
         let open = dialer.open(connect, now_ms, Nonce(sys::random())).ok()?;
         send(&(&stream).into(), &open).ok()?;
         self.counters.hops_quic.add(1);
@@ -122,7 +122,7 @@ impl<I: Intercept> Worker<I> {
         // The peer may have closed a hop since the pool looked at it: the next one may be open.
         while let Some(mut hop) = warm.take(peer, &self.epoll, self.now) {
             let nonce = Nonce(sys::random());
-            let now_ms = self.replay_guard.clock.now_ms();
+            let now_ms = self.common.replay_guard.clock.now_ms();
             let open = hop.dialer.open(connect, now_ms, nonce).ok()?;
             if send(&(&hop.socket).into(), &open).is_ok() {
                 self.counters.hops_warm.add(1);
@@ -148,7 +148,7 @@ impl<I: Intercept> Worker<I> {
         (syn_option, hop_limit): (bool, Option<u8>),
     ) -> io::Result<Opened> {
         let peer = &self.rules.chains().peers[peer];
-        let mut request = request_of(connect, peer, self.replay_guard.clock.now_ms())?;
+        let mut request = request_of(connect, peer, self.common.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
         let socket = sys::hop_socket(peer, self.socket_mark)?;
         // Best effort: without the option the flow is requested by the first bytes.

@@ -46,6 +46,11 @@ impl Entry {
 
     /// Closes the upstream socket, and forgets the hop to the next node.
     pub(super) fn close_upstream(&mut self) {
+        let stream = self.preface.as_ref();
+        if let Some(stream) = stream.and_then(|preface| preface.streams[Side::Upstream].as_ref()) {
+            // The flow takes another hop, over which all of it is sent.
+            stream.abandon();
+        }
         self.forget_upstream();
         if let Some(preface) = &mut self.preface {
             preface.forget_hop();

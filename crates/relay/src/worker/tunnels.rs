@@ -9,10 +9,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use posthaste_tunnel::{Credentials, Event, LostReason, Stream, Tunnels};
+use posthaste_tunnel::{Credentials, Event, LostReason, Paths, Stream, Tunnels};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{Acceptor, FromDialer, Session};
 
@@ -43,12 +44,20 @@ pub(super) struct PeerTunnels {
     shared: Rc<Shared>,
     me: NodeId,
     dialed: HashMap<NodeId, Dialed>,
-    /// Sessions of the connections that are up.
-    sessions: HashMap<u64, Session>,
+    /// The connections that are up.
+    open: HashMap<u64, Open>,
     /// Streams that peers have opened and not requested a flow on.
     pending: Slab<PendingStream>,
     /// No more is dialed.
     is_winding_up: bool,
+}
+
+/// A connection that is up.
+#[derive(Debug)]
+struct Open {
+    session: Session,
+    /// The peer, as its handshake has proved.
+    peer: Peer,
 }
 
 /// The connections to a peer.
@@ -74,38 +83,53 @@ struct PendingStream {
 
 impl PeerTunnels {
     /// `clock` is the time that nodes agree on.
-    fn new(me: NodeId, peers: &[&Peer], clock: Duration, now: Duration) -> io::Result<Self> {
+    fn new(
+        me: NodeId,
+        peers: &[&Peer],
+        paths: Arc<Paths>,
+        clock: Duration,
+        now: Duration,
+    ) -> io::Result<Self> {
         let shared = Shared {
-            tunnels: RefCell::new(Tunnels::new(clock, &own_secret(me, peers), now)?),
+            tunnels: RefCell::new(Tunnels::new(clock, &own_secret(me, peers), paths, now)?),
             now: Cell::new(now),
         };
         Ok(Self {
             shared: Rc::new(shared),
             me,
             dialed: HashMap::new(),
-            sessions: HashMap::new(),
+            open: HashMap::new(),
             pending: Slab::new(),
             is_winding_up: false,
         })
     }
 
     /// Has tunnels with these peers, and with no others. Those of peers with another address or
-    /// key are closed.
+    /// key carry the flows that they have, and no more.
     fn replace(&mut self, peers: &[&Peer], now: Duration) -> io::Result<()> {
+        let same = |one: &Peer| {
+            let mut peers = peers.iter();
+            peers.any(|peer| {
+                peer.id == one.id && peer.address == one.address && has_key_of(peer, one)
+            })
+        };
         let mut tunnels = self.shared.tunnels.borrow_mut();
-        self.dialed.retain(|id, dialed| {
-            let same = |peer: &&&Peer| {
-                peer.id == *id
-                    && peer.address == dialed.peer.address
-                    && has_key_of(peer, &dialed.peer)
-            };
-            let is_kept = peers.iter().any(|peer| same(&peer));
+        let mut retired: Vec<u64> = Vec::new();
+        self.dialed.retain(|_, dialed| {
+            let is_kept = same(&dialed.peer);
             if !is_kept {
-                let connections = dialed.slots.iter().filter_map(|slot| slot.connection);
-                connections.for_each(|connection| tunnels.endpoint.disconnect(connection, now));
+                retired.extend(dialed.slots.iter().filter_map(|slot| slot.connection));
             }
             is_kept
         });
+        let others = self.open.iter().filter(|(_, open)| !same(&open.peer));
+        retired.extend(others.map(|(connection, _)| *connection));
+        for connection in &retired {
+            tunnels.endpoint.retire(*connection, now);
+        }
+        let requested = self.pending.iter();
+        let refused = requested.filter(|(_, one)| retired.contains(&one.stream.connection()));
+        let refused: Vec<_> = refused.map(|(key, _)| key).collect();
         for peer in peers {
             self.dialed.entry(peer.id).or_insert_with(|| Dialed {
                 peer: (*peer).clone(),
@@ -115,7 +139,12 @@ impl PeerTunnels {
         let accepted = peers
             .iter()
             .filter_map(|peer| credentials(peer, peer.id, self.me));
-        tunnels.endpoint.accept_from(&accepted.collect::<Vec<_>>())
+        let accepted = tunnels.endpoint.accept_from(&accepted.collect::<Vec<_>>());
+        drop(tunnels);
+        for key in refused {
+            self.pending.remove(key);
+        }
+        accepted
     }
 
     /// Opens a stream to a peer over the usable connection with the fewest.
@@ -130,7 +159,7 @@ impl PeerTunnels {
         let connections = dialed.slots.iter().filter_map(|slot| slot.connection);
         let usable = connections.filter(|connection| endpoint.is_usable(*connection, now));
         let connection = usable.min_by_key(|connection| endpoint.streams(*connection))?;
-        let session = self.sessions.get(&connection)?.clone();
+        let session = self.open.get(&connection)?.session.clone();
         let stream = endpoint.open(connection, tag)?;
         Some((Rc::new(StreamEnd::new(&self.shared, stream)), session))
     }
@@ -142,6 +171,11 @@ impl PeerTunnels {
         let dials = idle.map(|slot| slot.redial.due());
         let tunnels = self.shared.tunnels.borrow();
         dials.chain(tunnels.deadline(now)).min()
+    }
+
+    /// Whether no connection is up, and so none has bytes that the peer has not read.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.tunnels.borrow().endpoint.is_over()
     }
 
     /// Dials what is due.
@@ -179,7 +213,8 @@ impl PeerTunnels {
             return false;
         };
         let session = Session::of_stream(self.me, peer.id, peer.key_id, secret);
-        self.sessions.insert(connection, session);
+        let peer = peer.clone();
+        self.open.insert(connection, Open { session, peer });
         if let Some(slot) = self.slot(connection) {
             slot.redial.on_up();
         }
@@ -187,7 +222,7 @@ impl PeerTunnels {
     }
 
     fn on_lost(&mut self, connection: u64, was_up: bool, reason: LostReason, now: Duration) {
-        self.sessions.remove(&connection);
+        self.open.remove(&connection);
         if let Some(slot) = self.slot(connection) {
             slot.connection = None;
             slot.redial.on_lost(was_up, reason, now);
@@ -206,7 +241,7 @@ impl PeerTunnels {
     fn take(&mut self, stream: Stream, now: Duration) -> Option<u64> {
         // Dropped, it is reset.
         let end = Rc::new(StreamEnd::new(&self.shared, stream));
-        let session = self.sessions.get(&stream.connection)?.clone();
+        let session = self.open.get(&stream.connection)?.session.clone();
         if self.pending.len() >= PENDING_MAX {
             return None;
         }
@@ -263,7 +298,7 @@ impl PeerTunnels {
         let mut tunnels = self.shared.tunnels.borrow_mut();
         // Closes sockets only, so it does not fail.
         let _ = tunnels.listen(&[]);
-        for connection in self.sessions.keys() {
+        for connection in self.open.keys() {
             tunnels.endpoint.go_away(*connection);
         }
     }
@@ -275,6 +310,7 @@ fn credentials(peer: &Peer, dialer: NodeId, acceptor: NodeId) -> Option<Credenti
     let me = if peer.id == dialer { acceptor } else { dialer };
     Some(Credentials {
         peer: peer.id.into(),
+        address: peer.address.ip(),
         name: format!(
             "node-{}-key-{}.posthaste.invalid",
             u64::from(dialer),
@@ -313,8 +349,9 @@ impl<I: Intercept> Worker<I> {
             return;
         }
         if self.tunnels.is_none() {
-            let clock = Duration::from_millis(self.replay_guard.clock.now_ms());
-            let made = PeerTunnels::new(me, &peers, clock, self.now);
+            let clock = Duration::from_millis(self.common.replay_guard.clock.now_ms());
+            let made =
+                PeerTunnels::new(me, &peers, Arc::clone(&self.common.paths), clock, self.now);
             self.tunnels = made.ok().filter(|made| {
                 let tunnels = made.shared.tunnels.borrow();
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_TUNNELS);
@@ -378,7 +415,7 @@ impl<I: Intercept> Worker<I> {
                 reason,
                 ..
             } => {
-                if tunnels.sessions.contains_key(&connection) {
+                if tunnels.open.contains_key(&connection) {
                     self.counters.tunnels_up.sub(1);
                     self.counters.tunnels_lost.add(1);
                 } else if !was_up {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The largest or least of the values of a time that ends now.
+//! The largest or least of the values of a time that ends now, and the rate that samples show.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,6 +49,61 @@ impl Extremes {
 
     pub(super) fn clear(&mut self) {
         self.values.clear();
+    }
+}
+
+/// Round trips for which a rate counts: usually, and while there is a queue. Behind a queue, what
+/// arrives is what the path gives, and a higher rate from before is out of date.
+const RATE_ROUNDS: u32 = 10;
+const RATE_ROUNDS_QUEUED: u32 = 3;
+
+/// The largest rate of the last round trips, in bytes per second.
+#[derive(Clone, Debug)]
+pub(super) struct Rate {
+    /// By active time.
+    samples: Extremes,
+    value: u64,
+    sampled_at: Duration,
+    /// Of which at most a round trip passes between two samples: while its host stops a sender, or that has
+    /// nothing to send, it finds nothing out about the path.
+    active: Duration,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self {
+            samples: Extremes::largest(),
+            value: 0,
+            sampled_at: Duration::ZERO,
+            active: Duration::ZERO,
+        }
+    }
+}
+
+impl Rate {
+    pub(super) fn value(&self) -> u64 {
+        self.value
+    }
+
+    /// Forgets what was before, and begins with this.
+    pub(super) fn begin(&mut self, value: u64) {
+        self.samples.clear();
+        self.samples.add(self.active, value, Duration::ZERO);
+        self.value = value;
+    }
+
+    /// Adds a sample of `now`, on a path with a round trip of `round`.
+    pub(super) fn add(&mut self, now: Duration, sample: u64, round: Duration, is_queued: bool) {
+        self.active += now.saturating_sub(self.sampled_at).min(round);
+        self.sampled_at = now;
+        let since = |rounds| self.active.saturating_sub(round * rounds);
+        self.samples.add(self.active, sample, since(RATE_ROUNDS));
+        let rounds = if is_queued {
+            RATE_ROUNDS_QUEUED
+        } else {
+            RATE_ROUNDS
+        };
+        self.value = self.samples.since(since(rounds)).unwrap_or(sample);
     }
 }
 

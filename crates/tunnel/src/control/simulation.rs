@@ -45,7 +45,7 @@ impl bottleneck::Rule for Rule {
         match self {
             Self::Own(control) => {
                 control.on_ack(now, acked.sent, PACKET);
-                control.on_acks(now, acked.in_flight, false);
+                control.on_acks(now, acked.in_flight, !acked.has_more);
                 if acked.lost > 0 {
                     control.on_loss(acked.lost, false);
                 }
@@ -63,7 +63,12 @@ impl bottleneck::Rule for Rule {
 }
 
 fn own(starts: Duration) -> Sender<Rule> {
-    Sender::new(Rule::Own(Box::new(Control::new(PACKET))), starts)
+    Sender::new(rule(&Arc::default()), starts)
+}
+
+/// One of the connections of a node that share what they know of the path.
+fn rule(path: &Arc<super::Path>) -> Rule {
+    Rule::Own(Box::new(Control::new(PACKET, path)))
 }
 
 fn cubic(starts: Duration) -> Sender<Rule> {
@@ -170,7 +175,7 @@ fn loss_of_a_sixth_sends_less() {
 
 /// A control after 3 s over 100 Mbit/s and 100 ms, as many packets in each millisecond as the path carries.
 fn warm() -> (Control, Duration) {
-    let mut control = Control::new(PACKET);
+    let mut control = Control::new(PACKET, &Arc::default());
     let mut now = ms(0);
     for _ in 0..3000 {
         now += ms(1);
@@ -194,18 +199,18 @@ fn on_acks_of(control: &mut Control, now: Duration, sent: Duration) {
 #[test]
 fn stall_of_the_sender_leaves_the_rate() {
     let (mut control, sent) = warm();
-    let rate = control.rate;
+    let rate = control.rate.value();
     for late in (0..100).rev() {
         on_acks_of(&mut control, sent + ms(1200), sent - ms(late));
     }
-    assert!(control.rate >= rate * 9 / 10, "{} of {rate}", control.rate);
+    assert!(control.rate.value() >= rate * 9 / 10);
 }
 
 /// The first packets after a pause are few, and show nothing of the path.
 #[test]
-fn pause_of_the_sender_leaves_a_third_of_the_rate() {
+fn pause_of_the_sender_leaves_the_rate() {
     let (mut control, mut now) = warm();
-    let rate = control.rate;
+    let (rate, window) = (control.rate.value(), control.window());
     for late in (0..100).rev() {
         on_acks_of(&mut control, now + ms(100 - late), now - ms(late));
     }
@@ -217,8 +222,49 @@ fn pause_of_the_sender_leaves_a_third_of_the_rate() {
     }
     for late in (0..20).rev() {
         on_acks_of(&mut control, now + ms(100 - late), now - ms(late));
-        assert!(control.rate >= rate * 3 / 10, "{} of {rate}", control.rate);
+        assert!(control.rate.value() >= rate * 9 / 10);
+        assert!(control.window() >= window * 9 / 10);
     }
+}
+
+/// Connections of a node that have sent alone, one after another, and then send all at once.
+#[test]
+fn connections_that_resume_take_shares() {
+    for (count, loss) in [(2, 0), (4, 0), (4, 50), (8, 0)] {
+        let known = Arc::default();
+        let senders =
+            (0..count).map(|place| Sender::of_bytes(rule(&known), ms(4000 * place), 20_000_000));
+        let mut path = path(senders.collect());
+        path.loss = loss;
+        path.run(ms(4000 * count + 5000));
+        assert!(path.senders.iter().all(|one| one.finished.is_some()));
+        let (dropped, now) = (path.dropped, path.now);
+        path.senders
+            .iter_mut()
+            .for_each(|one| one.add(now, 20_000_000));
+        let got = path.run(ms(1000));
+        assert_eq!(
+            path.dropped, dropped,
+            "{count} senders, {loss} in 1000 lost"
+        );
+        let sum = percent(got.iter().sum(), mbits(100), ms(900));
+        assert!(sum >= 85, "{count} senders, {loss} in 1000 lost: {sum} %");
+    }
+}
+
+/// A new connection beside one that knows the path needs no start.
+#[test]
+fn new_connection_takes_its_share() {
+    let known = Arc::default();
+    let mut path = path(vec![
+        Sender::of_bytes(rule(&known), ms(0), 20_000_000),
+        Sender::of_bytes(rule(&known), ms(4000), 10_000_000),
+    ]);
+    path.run(ms(4000));
+    let dropped = path.dropped;
+    let got = percent(path.run(ms(1000))[1], mbits(100), ms(800));
+    assert!(got >= 85, "{got} %");
+    assert_eq!(path.dropped, dropped);
 }
 
 /// Sends a burst, whose packets are acknowledged together 100 ms later.
@@ -233,7 +279,7 @@ fn exchange(control: &mut Control, now: &mut Duration, packets: u64, is_limited:
 
 #[test]
 fn first_round_trip_shows_what_the_assumed_rate_takes() {
-    let mut control = Control::new(PACKET);
+    let mut control = Control::new(PACKET, &Arc::default());
     assert_eq!(control.window(), INITIAL_WINDOW);
     exchange(&mut control, &mut ms(0), 1, true);
     assert_eq!(control.window(), ASSUMED_RATE / 10);
@@ -241,7 +287,7 @@ fn first_round_trip_shows_what_the_assumed_rate_takes() {
 
 #[test]
 fn unused_window_does_not_grow() {
-    let mut control = Control::new(PACKET);
+    let mut control = Control::new(PACKET, &Arc::default());
     let mut now = ms(0);
     for _ in 0..100 {
         exchange(&mut control, &mut now, 20, true);

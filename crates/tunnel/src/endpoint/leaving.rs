@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How connections end before their time: at the wish of one of the ends, or since the peer's host reports
+//! that nothing listens there.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
+
+use crate::stream::discard;
+
+use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
+
+/// How far the ends of a connection have come to leave it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Leaving {
+    /// The streams by which they have reported it.
+    mine: Option<StreamId>,
+    theirs: Option<StreamId>,
+    /// This end has no more streams, and has reported that.
+    is_done: bool,
+    /// It takes no more.
+    pub(super) is_retired: bool,
+}
+
+impl Leaving {
+    /// One of the ends wants no more streams.
+    pub(super) fn has_begun(&self) -> bool {
+        self.mine.is_some() || self.theirs.is_some()
+    }
+}
+
+impl Conn {
+    /// How long the peer may take to answer.
+    pub(super) fn patience(&self) -> Duration {
+        SILENT_MAX + 2 * self.inner.rtt()
+    }
+
+    /// Ends the stream by which this end goes away once no other is open and the peer has acknowledged all that
+    /// was sent. Returns whether the peer has done the same, or the connection is lost.
+    fn is_left(&mut self) -> bool {
+        let Leaving { mine, theirs, .. } = self.leaving;
+        if self.streams.is_empty() && self.unfinished.is_empty() && !self.leaving.is_done {
+            let ended = mine.map(|id| self.inner.send_stream(id).finish());
+            self.leaving.is_done = ended.is_some_and(|ended| ended.is_ok());
+        }
+        let is_done = self.leaving.is_done;
+        self.is_lost || is_done && theirs.is_some_and(|id| discard(&mut self.inner, id))
+    }
+
+    /// When it is lost unless its peer answers.
+    fn refused_until(&self) -> Option<Duration> {
+        let since = self.refused.filter(|_| !self.is_lost)?;
+        Some(since + self.patience())
+    }
+}
+
+impl Endpoint {
+    /// Requests that the peer open no more streams on a connection, by a stream of its own kind. That ends
+    /// when this end has no more streams. The connection is closed when both have ended: then neither has
+    /// bytes that were not read.
+    pub fn go_away(&mut self, connection: u64) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        if let Some(conn) = self.connections.get_mut(&handle)
+            && conn.leaving.mine.is_none()
+            && let Some(id) = conn.inner.streams().open(Dir::Uni)
+        {
+            conn.leaving.mine = Some(id);
+            // There is room for it in a new stream, unless the peer grants none, which breaks the protocol.
+            let _ = conn.inner.send_stream(id).write(&[0]);
+            self.closing.insert(connection);
+            self.touch(handle);
+        }
+    }
+
+    /// Likewise, and takes no more streams: those of the peer are reset.
+    pub fn retire(&mut self, connection: u64, now: Duration) {
+        let Some(conn) = self.conn_mut(connection) else {
+            return;
+        };
+        conn.leaving.is_retired = true;
+        if conn.is_up {
+            self.go_away(connection);
+        } else {
+            self.disconnect(connection, now);
+        }
+    }
+
+    /// Closes a connection: its streams are reset at both ends.
+    pub fn disconnect(&mut self, connection: u64, now: Duration) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        let at = self.instant(now);
+        if let Some(conn) = self.connections.get_mut(&handle) {
+            conn.inner.close(at, VarInt::from_u32(0), Bytes::new());
+            self.on_lost(handle, LostReason::Local);
+            self.touch(handle);
+            self.drain(handle);
+        }
+    }
+
+    /// Whether no connection is up.
+    pub fn is_over(&self) -> bool {
+        !self.connections.values().any(|conn| conn.is_up)
+    }
+
+    /// A host has reported that nothing listens there. Anyone can send such a report, and routers do, so
+    /// a connection that is open is asked whether its peer is there.
+    pub(crate) fn on_refused(&mut self, connection: u64, now: Duration) {
+        let Some(&handle) = self.handles.get(&connection) else {
+            return;
+        };
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        if !conn.is_up {
+            self.on_lost(handle, LostReason::Refused);
+            return self.disconnect(connection, now);
+        }
+        if conn.refused.is_none() {
+            conn.refused = Some(now);
+            conn.inner.ping();
+            self.refused.insert(connection);
+            self.touch(handle);
+        }
+    }
+
+    /// Ends connections whose peer has not answered since its host reported that it is not there.
+    pub(super) fn end_refused(&mut self, now: Duration) {
+        for connection in self.refused.clone() {
+            let due = self.conn(connection).and_then(Conn::refused_until);
+            match due {
+                Some(due) if due <= now => {
+                    self.refused.remove(&connection);
+                    if let Some(handle) = self.handles.get(&connection) {
+                        self.on_lost(*handle, LostReason::Refused);
+                    }
+                    self.disconnect(connection, now);
+                }
+                Some(_) => {}
+                None => {
+                    self.refused.remove(&connection);
+                }
+            }
+        }
+    }
+
+    /// When [`Self::end_refused`] has something to do.
+    pub(super) fn refused_until(&self) -> Option<Duration> {
+        let refused = self.refused.iter();
+        let due = refused.filter_map(|one| self.conn(*one).and_then(Conn::refused_until));
+        due.min()
+    }
+
+    /// Closes the connections that both ends leave and that have no more streams.
+    pub(super) fn close_left(&mut self, now: Duration) {
+        for connection in self.closing.clone() {
+            let is_left = self.conn_mut(connection).is_none_or(Conn::is_left);
+            if let Some(&handle) = self.handles.get(&connection) {
+                self.touch(handle);
+            }
+            if is_left {
+                self.closing.remove(&connection);
+                self.disconnect(connection, now);
+            }
+        }
+    }
+
+    /// Resets what the peer has opened on a connection that was retired.
+    pub(super) fn refuse_streams(&mut self, handle: ConnectionHandle, dir: Dir) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        while let Some(id) = conn.inner.streams().accept(dir) {
+            let _ = conn.inner.send_stream(id).reset(VarInt::from_u32(0));
+            let _ = conn.inner.recv_stream(id).stop(VarInt::from_u32(0));
+        }
+    }
+
+    /// The peer goes away: so does this end.
+    pub(super) fn on_going_away(&mut self, handle: ConnectionHandle) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        let connection = conn.number;
+        conn.leaving.theirs = conn.inner.streams().accept(Dir::Uni);
+        self.go_away(connection);
+        self.events.push_back(Event::GoingAway { connection });
+    }
+}
