@@ -43,6 +43,12 @@ impl<I: Intercept> Worker<I> {
             short: None,
         };
         let mut progress = relay.advance(&mut socket_io, self.now);
+        if relay.has_failed(Side::Downstream)
+            && let Some(preface) = &mut entry.preface
+        {
+            // No other hop would be tried for it, so its last bytes need not wait for the reply.
+            preface.fallback = None;
+        }
         if entry.preface.as_deref_mut().is_some_and(Preface::resume) {
             // No event reports the bytes that waited in the client's socket.
             let waiting = Ready {
