@@ -69,11 +69,15 @@ struct packet {
 	struct tcphdr tcp;
 };
 
-/* Parameters that `redirect` passes to the programs it calls, as words of skb->cb. */
+/* What programs pass to those behind them, as words of skb->cb. */
 enum message {
 	MESSAGE_L2_BYTES,
 	MESSAGE_WAITING, /* whether the SYN met a TIME_WAIT socket */
+	MESSAGE_CARRIED, /* MESSAGE_IS_CARRIED: the packet path has it, `redirect` leaves it */
 };
+
+/* No value that an skb has before the first program runs. */
+#define MESSAGE_IS_CARRIED 0x70617468
 
 GLOBAL int count_by(__u32 stat, __u32 amount)
 {
@@ -246,6 +250,40 @@ GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	}
 	out = fib.ifindex;
 	return bpf_map_lookup_elem(&devices, &out) ? out : 0;
+}
+
+/* Whether this host would send an answer to where the packet came from: by the same interface, to the
+ * same link address. Who only claims the address gets none. */
+GLOBAL __u32 returns(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct bpf_fib_lookup fib;
+	__u8 from[ETH_ALEN];
+	long found;
+
+	if (!pkt)
+		return false;
+	fib = route_from(skb->ifindex, pkt->family);
+	fib.sport = pkt->flow.server_port;
+	fib.dport = pkt->flow.client_port;
+	if (pkt->family == AF_INET) {
+		fib.ipv4_src = pkt->flow.server.word[3];
+		fib.ipv4_dst = pkt->flow.client.word[3];
+	} else {
+		__builtin_memcpy(fib.ipv6_src, &pkt->flow.server, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &pkt->flow.client, sizeof(fib.ipv6_dst));
+	}
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (fib.ifindex != skb->ifindex)
+		return false;
+	/* Without link addresses there are no neighbours. */
+	if (!pkt->l2_bytes)
+		return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
+	if (found != BPF_FIB_LKUP_RET_SUCCESS || bpf_skb_load_bytes(skb, ETH_ALEN, from, sizeof(from)))
+		return false;
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (from[i] != fib.dmac[i])
+			return false;
+	return true;
 }
 
 /* The owner of a segment. */

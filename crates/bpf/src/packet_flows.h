@@ -32,6 +32,15 @@ static __always_inline __u8 *clients_of(struct packet_control *control, __u32 if
 	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
 }
 
+/* An interface with clients is gone: they may come by any other. */
+static __always_inline void expect_clients(void)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control)
+		__builtin_memset(control->clients, true, sizeof(control->clients));
+}
+
 static __always_inline void note_client(__u32 ifindex)
 {
 	struct packet_control *control = control_of_node();

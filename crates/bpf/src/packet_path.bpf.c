@@ -24,6 +24,9 @@
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
 #define RESET_AHEAD_MAX (1 << 20)
+/* What is left of the hop limits of usual hosts, 64 and more, at the end of long paths. With less, a
+ * client may look for the routers on its way, and wait for their errors. */
+#define HOPS_MIN 32
 /* Bytes between what a receiver has acknowledged and a sender's end: more than most windows. */
 #define END_AWAY_MAX (1 << 26)
 
@@ -277,7 +280,7 @@ static __always_inline bool is_fit(struct __sk_buff *skb, const struct packet *p
 				   const struct read_options *options)
 {
 	return !is_tracked(skb->ifindex) && !options->unknown && options->mss_at &&
-	       !pkt->tcp.fin && hop_limit(pkt) > 1;
+	       !pkt->tcp.fin && hop_limit(pkt) >= HOPS_MIN;
 }
 
 /* Routers choose among equal paths by the flow label (RFC 6438), so what the node sends for a
@@ -418,6 +421,8 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	}
 	if (request & REQUEST_SHORT && profile->is_long)
 		return leave(STAT_PACKET_LONG);
+	if (!returns(skb, pkt))
+		return leave(STAT_PACKET_CLIENT);
 	answer(made, pkt, profile, &scratch->options);
 	if (!enter_half_open(pkt))
 		return leave(STAT_PACKET_FULL);
@@ -470,11 +475,24 @@ static __always_inline __u32 sum_header(const struct packet *pkt, struct packet_
 	return bpf_csum_diff(NULL, 0, (__be32 *)scratch->header.before, bytes, sum);
 }
 
+/* Whether the checksum of a segment whose header is in the scratch area is right; of one with contents that is
+ * not known. */
+static __always_inline bool is_whole(const struct packet *pkt, struct packet_scratch *scratch,
+				     __u32 at)
+{
+	__u32 sum;
+
+	if (!is_plain(pkt, at))
+		return true;
+	sum = sum_header(pkt, scratch, pkt->tcp.doff * 4);
+	return !sum || fold(sum) == 0xffff;
+}
+
 GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	__u32 state, isn, sum;
+	__u32 state, isn;
 	int verdict;
 
 	if (!pkt || !scratch)
@@ -497,8 +515,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		return NEXT;
 	if (!is_plain(pkt, at))
 		scratch->options.unknown = true;
-	sum = sum_header(pkt, scratch, pkt->tcp.doff * 4);
-	if (!scratch->options.unknown && sum && fold(sum) != 0xffff)
+	if (!is_whole(pkt, scratch, at))
 		/* Its numbers are not the client's, which sends it again. */
 		return entry ? PASS : NEXT;
 	if (!entry || has_ended(entry)) {
@@ -517,6 +534,9 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	note_client_ts(entry, &scratch->options);
 	if (!is_half_open(state))
 		return strip_syn(skb, scratch, at, entry);
+	/* One that has come back in a loop of routers is not answered again. */
+	if (hop_limit(pkt) < entry->hop_limit || !returns(skb, pkt))
+		return PASS;
 	answer_syn(skb, pkt, entry, 0);
 	return state == PACKET_ACCEPTED ? DROP : PASS;
 }
@@ -775,14 +795,27 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 }
 
+/* Whether an interface is that of a flow's client. If that is gone, another has taken its place. */
+static __always_inline bool is_clients(struct packet_flow *entry, __u32 ifindex)
+{
+	__u32 former = entry->ifindex;
+
+	if (former == ifindex)
+		return true;
+	if (bpf_map_lookup_elem(&devices, &former))
+		return false;
+	entry->ifindex = ifindex;
+	note_client(ifindex);
+	return true;
+}
+
 /* Whether a segment is the first of a connection. */
 static __always_inline bool opens(const struct view *view)
 {
 	return (view->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-SEC("classifier")
-int packet_in(struct __sk_buff *skb)
+static __always_inline int carry_in(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
@@ -798,8 +831,8 @@ int packet_in(struct __sk_buff *skb)
 		pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 		return pkt ? on_syn(skb, pkt, view.at) : NEXT;
 	}
-	/* A segment of a server. Where flows may have sockets, the programs behind this one would
-	 * search for one: PASS, for which the flow must be found, costs less. */
+	/* A segment of a server. Where flows may have sockets, `redirect` would search for one: PASS,
+	 * for which the flow must be found, costs less. */
 	if (!has_clients(ifindex) && !has_relayed())
 		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
@@ -808,12 +841,22 @@ int packet_in(struct __sk_buff *skb)
 	if (view.turned != entry->turned)
 		/* The server's: translated where it leaves to the client. */
 		return PASS;
-	if (entry->ifindex != ifindex)
+	if (!is_clients(entry, ifindex))
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
 	pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 	return pkt ? from_client(skb, pkt, view.at, entry) : NEXT;
+}
+
+/* The programs of others see what passes too, as it goes on. */
+SEC("classifier")
+int packet_in(struct __sk_buff *skb)
+{
+	int verdict = carry_in(skb);
+
+	skb->cb[MESSAGE_CARRIED] = verdict == PASS ? MESSAGE_IS_CARRIED : 0;
+	return verdict == PASS ? NEXT : verdict;
 }
 
 /* A release of what is held. */
@@ -944,13 +987,14 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	service = service_from(&pkt->flow);
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
 		/* A new connection: the server has lost the old one. Only for a SYN that has
-		 * passed: else anybody could end a flow with a forged SYN-ACK. */
-		if (entry->state == PACKET_OPEN &&
+		 * passed, and from another interface: else anybody could end a flow with a forged
+		 * SYN-ACK. */
+		if (entry->state == PACKET_OPEN && skb->ingress_ifindex != entry->ifindex &&
 		    bpf_ntohl(pkt->tcp.ack_seq) == entry->other_isn + 1)
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
-	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
+	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4) || !is_whole(pkt, scratch, at))
 		return NEXT;
 	state = entry->state;
 	if (state == PACKET_LEARNING) {
@@ -1064,7 +1108,7 @@ int packet_out(struct __sk_buff *skb)
 	if (!view_segment(skb, device->l2_bytes, &view))
 		return icmp_out(skb);
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
-	if (!entry || entry->ifindex != ifindex || view.turned == entry->turned)
+	if (!entry || view.turned == entry->turned || !is_clients(entry, ifindex))
 		return NEXT;
 	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN)) {
 		if (!entry->is_long && is_long(entry, view.seq))

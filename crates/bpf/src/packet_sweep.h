@@ -99,7 +99,7 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 	struct packet_flow *entry;
 	struct packet_key key;
 	struct flow flow;
-	__u32 state;
+	__u32 state, ifindex;
 
 	if (bpf_skb_load_bytes(sweep->skb, SWEEP_KEYS_AT + index * sizeof(key), &key, sizeof(key)))
 		return 1;
@@ -107,6 +107,9 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 	if (!entry)
 		return 0;
 	state = entry->state;
+	ifindex = entry->ifindex;
+	if (!bpf_map_lookup_elem(&devices, &ifindex))
+		expect_clients();
 	sweep->left += 1;
 	sweep->due += is_due(entry, sweep->now);
 	if (state == PACKET_HELD) {

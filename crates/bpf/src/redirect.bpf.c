@@ -169,6 +169,10 @@ int redirect(struct __sk_buff *skb)
 	enum owner owner;
 	__u32 at;
 
+	if (skb->cb[MESSAGE_CARRIED] == MESSAGE_IS_CARRIED) {
+		skb->cb[MESSAGE_CARRIED] = 0;
+		return TC_ACT_UNSPEC;
+	}
 	/* A tagged frame belongs to the VLAN device, which has its own program. A
 	 * marked one was handled before: a starting node is attached to an interface
 	 * twice for a moment. A frame for another host was received promiscuously. */

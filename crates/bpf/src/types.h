@@ -486,7 +486,7 @@ enum step {
 	STAT(PACKET_LOCAL, "packet_local", \
 	     "SYNs that this host does not forward, or on the addresses of one of its sockets.") \
 	STAT(PACKET_CLIENT, "packet_client", \
-	     "SYNs forwarded since their client was not observed to reach their destination.") \
+	     "SYNs forwarded since their client was not observed to reach their destination, or would not get an answer.") \
 	STAT(PACKET_BLOCKED, "packet_blocked", \
 	     "SYNs not taken because the firewall of this host limits connections.") \
 	STAT(PACKET_BAD, "packet_bad", \

@@ -13,6 +13,21 @@ const ENDS: [u8; 3] = [0x11, 4, 0x14];
 /// A maximum segment size of 1460 bytes (RFC 9293 section 3.7.1).
 pub(super) const MSS: [u8; 4] = [2, 4, 5, 0xb4];
 
+/// The node's neighbour of [`CLAIMED`], up to its link address.
+const NEIGHBOUR: &str = "neigh replace 10.0.0.77 dev c0 nud permanent lladdr";
+/// An address on the client's link that no host has.
+pub(super) const CLAIMED: &str = "10.0.0.77:4242";
+
+/// The node takes the client for the host with that address.
+pub(super) fn expect_claimed(network: &Network) {
+    let own = network.client().ip_output("link show");
+    let own = own.expect("its interfaces");
+    let (_, own) = own.split_once("link/ether ").expect("an address");
+    let own = own.split_whitespace().next().expect("a word");
+    let neighbour = network.node(0).ip(&format!("{NEIGHBOUR} {own}"));
+    neighbour.expect("a neighbour");
+}
+
 /// The client's and the server's address of an IPv4 connection.
 pub(super) fn v4_ends(pair: &Pair) -> [SocketAddrV4; 2] {
     let server = pair.client.peer_addr().expect("it is connected");
@@ -41,6 +56,26 @@ fn forged_syn_acks_end_no_flow() {
     send_syn_ack(network.server(), server, client);
     pair.check();
     pair.close_client_first();
+}
+
+// promise: PK4
+/// Who claims the address of another host of the link gets no answer: it would go to that host.
+#[test]
+fn claimed_addresses_get_no_answer() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let server = target(&network, Family::V4, &listener).to_string();
+    let [claimed, server] = [CLAIMED, &server].map(|end| end.parse().expect("an address"));
+    let [taken, client] = ["packet_taken", "packet_client"].map(|name| redirect(&node, name));
+    let other = format!("{NEIGHBOUR} 02:00:00:00:00:77");
+    network.node(0).ip(&other).expect("a neighbour");
+    send_syn(network.client(), claimed, server, &MSS);
+    until("the SYN", || redirect(&node, "packet_client") > client);
+    assert_eq!(redirect(&node, "packet_taken"), taken);
+    // It is answered where the answer goes.
+    expect_claimed(&network);
+    send_syn(network.client(), claimed, server, &MSS);
+    until("the answer", || redirect(&node, "packet_taken") > taken);
 }
 
 // promise: PK4

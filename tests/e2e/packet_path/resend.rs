@@ -4,7 +4,7 @@
 //! A client that waits for its server to speak sends nothing that could show the loss.
 
 use super::ends::carry;
-use super::forged::MSS;
+use super::forged::{CLAIMED, MSS, expect_claimed};
 use super::*;
 use crate::syn_options::raw::send_syn;
 
@@ -85,10 +85,11 @@ fn absent_clients_have_one_syn_repeated() {
     let network = line();
     let (node, listener) = ready(&network);
     let server = target(&network, Family::V4, &listener);
-    let [client, server] = ["10.0.0.77:4242".to_owned(), server.to_string()];
+    let [client, server] = [CLAIMED.to_owned(), server.to_string()];
     let counted = "tcp flags & (syn | ack) == syn counter drop";
     firewall(network.node(0), "dead", &[("forward", counted)]);
     let [client, server] = [client, server].map(|end| end.parse().expect("an IPv4 address"));
+    expect_claimed(&network);
     send_syn(network.client(), client, server, &MSS);
     until("the SYN is repeated", || {
         redirect(&node, "packet_resent") == 1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How connections end before their time: at the wish of one of the ends, or since the peer's host reports
+//! How connections end before their time: as one of the ends requests, or since the peer's host reports
 //! that nothing listens there.
 
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl Endpoint {
     }
 
     /// A host has reported that nothing listens there. Anyone can send such a report, and routers do, so
-    /// a connection that is open is asked whether its peer is there.
+    /// it ends an open connection only if its peer does not answer.
     pub(crate) fn on_refused(&mut self, connection: u64, now: Duration) {
         let Some(&handle) = self.handles.get(&connection) else {
             return;

@@ -98,7 +98,7 @@ fn reset_after_the_end_delivers_no_more() {
 }
 
 #[test]
-fn unknown_packets_of_strangers_are_not_answered() {
+fn unknown_packets_from_elsewhere_are_not_answered() {
     let (mut network, stream, _) = with_a_stream();
     network.ends[0].write(stream, &[5; 500]).unwrap();
     let (now, mut packet) = (network.now, Vec::new());
