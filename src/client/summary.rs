@@ -66,6 +66,7 @@ fn troubles(status: &Status) -> Vec<String> {
             "{lost} SYNs came faster than the workers took them."
         ));
     }
+    troubles.extend(trouble_of_tunnels(status));
     troubles.extend(status.controller.iter().flat_map(troubles_of_controller));
     let troubles = troubles.into_iter();
     // Errors may have several lines.
@@ -73,6 +74,17 @@ fn troubles(status: &Status) -> Vec<String> {
     troubles
         .map(|trouble| format!("TROUBLE: {}", line(trouble)))
         .collect()
+}
+
+/// Flows would take TCP unnoticed, which is not encrypted.
+fn trouble_of_tunnels(status: &Status) -> Option<String> {
+    let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
+    let has_none = count("tunnels_up") == 0 && count("tunnels_failed") + count("tunnels_lost") > 0;
+    has_none.then(|| {
+        "no tunnel to a peer is up, and flows take TCP without encryption: UDP must pass to and from \
+         the peers' addresses."
+            .into()
+    })
 }
 
 fn troubles_of_controller(follow: &Follow) -> Vec<String> {

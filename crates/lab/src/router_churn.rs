@@ -115,7 +115,7 @@ struct Run {
 
 /// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
 pub fn run(args: &Args) -> Result<()> {
-    if args.data_path == DataPath::Auto {
+    if args.data_path != DataPath::Socket {
         require_bpf_file_system()?;
     }
     let mut record = Record::start("router-churn", args.common.seed);

@@ -122,7 +122,7 @@ counters! {
     tunnels_up: gauge,
     #[doc = "Tunnels that were open and were lost."]
     tunnels_lost: total,
-    #[doc = "Tunnels that did not open."]
+    #[doc = "Dialed tunnels that did not open."]
     tunnels_failed: total,
     #[doc = "Datagrams with repair symbols sent over tunnels."]
     tunnel_repairs_sent: total,

@@ -45,6 +45,9 @@ const DRAIN_TIME: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_millis(2);
 /// How long a round-trip time counts as the least.
 const LEAST_FOR: Duration = Duration::from_secs(10);
+/// Bytes that a packet of ACKs does not reach, which is reported as sent too and is not in flight. A packet with so
+/// few of a stream needs no share of the path.
+const ACKS_MAX: u64 = 256;
 /// Round trips in which the rate must have grown by a quarter, or the start is over.
 const START_ROUNDS: u32 = 3;
 /// ACKs in a row behind a queue after which the start is over.
@@ -160,10 +163,11 @@ impl Control {
         }
     }
 
-    /// Packets leave at `now`.
-    pub fn on_sent(&mut self, now: Duration) {
+    /// Packets of so many bytes leave at `now`.
+    pub fn on_sent(&mut self, now: Duration, bytes: u64) {
         // A sender that was idle has had no ACKs meanwhile.
-        if std::mem::take(&mut self.is_idle) {
+        if self.is_idle && bytes >= ACKS_MAX {
+            self.is_idle = false;
             self.acked_at = now;
             self.path.join(now);
             self.take_share();
@@ -208,6 +212,9 @@ impl Control {
     /// All packets of an ACK were passed. `is_limited`: the application had no more to send.
     pub fn on_acks(&mut self, now: Duration, in_flight: u64, is_limited: bool) {
         self.is_idle = in_flight == 0;
+        if self.is_idle {
+            self.path.leave();
+        }
         let Some(newest) = self.newest.take() else {
             return;
         };
@@ -246,16 +253,13 @@ impl Control {
         }
         if newest.delivered >= self.round_ends {
             self.round_ends = self.delivered;
-            self.on_round(now, is_limited);
+            self.on_round(is_limited);
         }
         self.set_window(now);
-        if self.is_idle {
-            self.path.leave();
-        }
     }
 
     /// A round trip has ended.
-    fn on_round(&mut self, now: Duration, is_limited: bool) {
+    fn on_round(&mut self, is_limited: bool) {
         let (acked, lost) = (
             std::mem::take(&mut self.acked),
             std::mem::take(&mut self.lost),
@@ -271,17 +275,17 @@ impl Control {
                 (*rate, *rounds) = (now_rate, 0);
             }
             Stage::Start { rounds, .. } if !is_limited => *rounds += 1,
-            Stage::Joined if !is_limited => self.leave_share(now),
+            Stage::Joined if !is_limited => self.leave_share(),
             _ => {}
         }
     }
 
-    /// Has sent enough to show its own rate, of which the share is the first.
-    fn leave_share(&mut self, now: Duration) {
+    /// Has more to send than its share: looks for the rate of the path, which may have grown, from there on.
+    fn leave_share(&mut self) {
         let share = self.path.share().unwrap_or_else(|| self.rate.value());
         self.rate.begin(share);
-        self.stage = Stage::Steady;
-        self.next_drain = next_drain(now);
+        self.window = self.window_of(share);
+        self.stage = START;
     }
 
     fn set_window(&mut self, now: Duration) {

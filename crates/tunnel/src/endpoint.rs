@@ -596,6 +596,22 @@ impl Endpoint {
         Ok(written)
     }
 
+    /// Writes a message, for which there is room also when streams have filled that for their bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn write_message(&mut self, stream: Stream, message: &[u8]) -> io::Result<usize> {
+        if let Some(conn) = self.conn_mut(stream.connection) {
+            let window = transport::SEND_WINDOW + transport::MESSAGE_WINDOW;
+            conn.inner.set_send_window(window);
+        }
+        let written = self.write(stream, message);
+        if let Some(conn) = self.conn_mut(stream.connection) {
+            conn.inner.set_send_window(transport::SEND_WINDOW);
+        }
+        written
+    }
+
     /// Sends FIN.
     ///
     /// # Errors

@@ -18,7 +18,9 @@ pub const STREAM_WINDOW: u32 = 2_400_000;
 /// that 400 clients which read nothing do not reach, since they would block the others.
 const CONNECTION_WINDOW: u32 = 1 << 30;
 /// Bytes that may be sent and not yet acknowledged: the same bound at the sender.
-const SEND_WINDOW: u64 = 256 << 20;
+pub(crate) const SEND_WINDOW: u64 = 256 << 20;
+/// What messages have besides: without them no flow could begin or be refused.
+pub(crate) const MESSAGE_WINDOW: u64 = 1 << 20;
 /// Streams that may be open on a connection. A flow that finds none free takes a TCP hop.
 const STREAMS_MAX: u32 = 4096;
 /// How long a connection may be silent. RFC 9000 §10.1.2: a few keep-alives must fit in.

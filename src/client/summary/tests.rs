@@ -71,6 +71,10 @@ fn trouble_comes_first() {
     assert_eq!(text.lines().count(), 3);
     let text = shown(&json!({"interfaces": []}));
     assert!(text.starts_with("TROUBLE: no interface"), "{text}");
+    let text = shown(&json!({"counters": {"tunnels_up": 0, "tunnels_lost": 2}}));
+    assert!(text.starts_with("TROUBLE: no tunnel to a peer"), "{text}");
+    let text = shown(&json!({"counters": {"tunnels_up": 1, "tunnels_lost": 2}}));
+    assert!(text.starts_with("posthaste 1.0 is ready"), "{text}");
     let text = shown(&json!({"interfaces": [], "transparent": false}));
     assert!(text.starts_with("posthaste 1.0 is ready"), "{text}");
 }

@@ -29,6 +29,8 @@ use options::{Offer, Opt, meaning, read};
 use ports::{Offload, Ports};
 use reference::{Flow, Known, URG, forwarded};
 
+/// As in the programs.
+const HOPS_MIN: u8 = 32;
 /// The node repeats a SYN after a second: what takes longer is not compared.
 const SLOW: Duration = Duration::from_millis(900);
 /// Flows of the packet path stay for some time.
@@ -146,7 +148,8 @@ impl<'a> Test<'a> {
     fn connect(&mut self, port: u16) -> Result<(), Slow> {
         self.since = Instant::now();
         let syn = self.syn(port);
-        let offer = Offer::of(&syn).filter(|offer| offer.mss.is_some() && syn.data.is_empty());
+        let is_fit = syn.data.is_empty() && syn.hops >= HOPS_MIN;
+        let offer = Offer::of(&syn).filter(|offer| offer.mss.is_some() && is_fit);
         if self.rng.once_in(20) {
             self.ports.client.send_corrupted(&syn);
             self.ports.discard();

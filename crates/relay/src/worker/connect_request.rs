@@ -432,7 +432,7 @@ impl<I: Intercept> Worker<I> {
                 self.deny(request.from, Some(flow), request.denied(denial));
                 let answer = request.requester().answer(denial.reply(), None);
                 // If this fails its connection is gone.
-                let _ = stream.write(&answer).and_then(|_| stream.finish());
+                let _ = stream.write_message(&answer).and_then(|_| stream.finish());
             }
         }
     }

@@ -88,6 +88,16 @@ impl StreamEnd {
         tunnels.endpoint.write(self.stream, bytes)
     }
 
+    /// Writes a message.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn write_message(&self, message: &[u8]) -> io::Result<usize> {
+        let mut tunnels = self.shared.tunnels.borrow_mut();
+        self.written.set(self.shared.now.get());
+        tunnels.endpoint.write_message(self.stream, message)
+    }
+
     /// Sends FIN.
     ///
     /// # Errors
@@ -160,14 +170,14 @@ impl End<'_> {
         }
     }
 
-    /// Writes what there is room for.
+    /// Writes what there is room for of a message.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn write_message(&self, message: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Socket(socket) => socket2::SockRef::from(socket).send(bytes),
-            Self::Stream(stream) => stream.write(bytes),
+            Self::Socket(socket) => socket2::SockRef::from(socket).send(message),
+            Self::Stream(stream) => stream.write_message(message),
         }
     }
 

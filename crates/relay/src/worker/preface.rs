@@ -310,7 +310,7 @@ pub(super) fn read_message<T, E>(
 /// Sends a message whole. It is the first on its connection, or follows others as
 /// short: there is room.
 pub(super) fn send(to: &End<'_>, message: &[u8]) -> io::Result<()> {
-    let sent = to.write(message)?;
+    let sent = to.write_message(message)?;
     if sent == message.len() {
         Ok(())
     } else {

@@ -163,7 +163,7 @@ impl<I: Intercept> Worker<I> {
         let icmp = error.map(reply_of_icmp);
         let reply = failed.or(icmp).unwrap_or_else(|| reply_of(outcome));
         if let (Some(requester), Some(stream)) = (requester, &stream) {
-            let _ = stream.write(&requester.answer(reply, None));
+            let _ = stream.write_message(&requester.answer(reply, None));
             // The answer arrives before the end; what the peer still sends is not wanted.
             let _ = stream.finish();
         }

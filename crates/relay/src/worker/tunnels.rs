@@ -418,7 +418,7 @@ impl<I: Intercept> Worker<I> {
                 if tunnels.open.contains_key(&connection) {
                     self.counters.tunnels_up.sub(1);
                     self.counters.tunnels_lost.add(1);
-                } else if !was_up {
+                } else if !was_up && tunnels.slot(connection).is_some() {
                     self.counters.tunnels_failed.add(1);
                 }
                 tunnels.on_lost(connection, was_up, reason, self.now);

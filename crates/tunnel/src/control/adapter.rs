@@ -57,7 +57,7 @@ struct Adapter {
 impl Controller for Adapter {
     fn on_sent(&mut self, now: Instant, bytes: u64, _last: u64) {
         let now = self.clock.time(now);
-        self.control.on_sent(now);
+        self.control.on_sent(now, bytes);
         self.load.on_sent(bytes);
     }
 

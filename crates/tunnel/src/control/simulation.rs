@@ -37,7 +37,7 @@ impl bottleneck::Rule for Rule {
 
     fn on_sent(&mut self, now: Duration, _in_flight: u64) {
         if let Self::Own(control) = self {
-            control.on_sent(now);
+            control.on_sent(now, PACKET);
         }
     }
 
@@ -179,7 +179,7 @@ fn warm() -> (Control, Duration) {
     let mut now = ms(0);
     for _ in 0..3000 {
         now += ms(1);
-        control.on_sent(now);
+        control.on_sent(now, PACKET);
         if now > ms(100) {
             on_acks_of(&mut control, now, now - ms(100));
         }
@@ -218,7 +218,7 @@ fn pause_of_the_sender_leaves_the_rate() {
     now += ms(60_000);
     for _ in 0..20 {
         now += ms(1);
-        control.on_sent(now);
+        control.on_sent(now, PACKET);
     }
     for late in (0..20).rev() {
         on_acks_of(&mut control, now + ms(100 - late), now - ms(late));
@@ -252,6 +252,22 @@ fn connections_that_resume_take_shares() {
     }
 }
 
+/// Packets of ACKs are reported as sent, and never acknowledged.
+#[test]
+fn acks_take_no_share() {
+    let known = Arc::default();
+    let mut path = path(vec![Sender::of_bytes(rule(&known), ms(0), 20_000_000)]);
+    path.run(ms(4000));
+    let mut others = [(); 3].map(|()| Control::new(PACKET, &known));
+    for control in &mut others {
+        control.on_sent(path.now, 40);
+    }
+    let now = path.now;
+    path.senders[0].add(now, 10_000_000);
+    let got = percent(path.run(ms(1000))[0], mbits(100), ms(900));
+    assert!(got >= 85, "{got} %");
+}
+
 /// A new connection beside one that knows the path needs no start.
 #[test]
 fn new_connection_takes_its_share() {
@@ -269,7 +285,7 @@ fn new_connection_takes_its_share() {
 
 /// Sends a burst, whose packets are acknowledged together 100 ms later.
 fn exchange(control: &mut Control, now: &mut Duration, packets: u64, is_limited: bool) {
-    control.on_sent(*now);
+    control.on_sent(*now, PACKET);
     let sent = std::mem::replace(now, *now + ms(100));
     for _ in 0..packets {
         control.on_ack(*now, sent, PACKET);

@@ -279,3 +279,21 @@ fn gaps_never_end_the_connection() {
     run(&mut network, &mut flows, 120);
     assert_eq!(flows.count(1, Outcome::Whole), 1);
 }
+
+/// Streams whose receivers do not read fill the room for bytes, and leave that for messages.
+#[test]
+fn messages_have_room_of_their_own() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let (connection, end) = (network.dialed, &mut network.ends[0]);
+    let bytes = vec![0; STREAM_WINDOW as usize];
+    let full = (0..).find_map(|tag| {
+        let stream = end.open(connection, tag).unwrap();
+        end.write(stream, &bytes).err().map(|error| (stream, error))
+    });
+    let (stream, error) = full.unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(end.write_message(stream, b"reply").unwrap(), 5);
+    let still = end.write(stream, &bytes).unwrap_err();
+    assert_eq!(still.kind(), io::ErrorKind::WouldBlock);
+}

@@ -101,7 +101,7 @@ impl Test<'_> {
         Segment {
             sequence: self.number(),
             window: self.rng.pick(&[0xffff, 64_240, 1024, 1]),
-            hops: self.rng.pick(&[64, 128, 255, 2]),
+            hops: self.rng.pick(&[64, 128, 255, 32, 31, 2]),
             options: octets,
             data: if self.rng.once_in(30) {
                 vec![7; 9]
