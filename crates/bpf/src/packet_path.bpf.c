@@ -28,7 +28,7 @@
  * client may look for the routers on its way, and wait for their errors. */
 #define HOPS_MIN 32
 /* Bytes between what a receiver has acknowledged and a sender's end: more than most windows. */
-#define END_AWAY_MAX (1 << 26)
+#define END_AWAY_MAX (1 << 22)
 
 /* The key of the initial sequence numbers (RFC 6528). */
 SETTING(setting_isn_key0);

@@ -31,7 +31,7 @@ const IFINDEX: u32 = 1;
 const RESET: u32 = 4;
 /// As in the programs.
 const RESET_AHEAD_MAX: u32 = 1 << 20;
-const END_AWAY_MAX: u32 = 1 << 26;
+const END_AWAY_MAX: u32 = 1 << 22;
 const CASES: usize = 20_000;
 
 /// Maps of a packet path with so many flows.
