@@ -156,11 +156,12 @@ impl Control {
 
     /// Bytes that may be in flight.
     pub fn window(&self) -> u64 {
-        match (self.stage, self.path.share()) {
-            // It changes with each connection that joins.
-            (Stage::Joined, Some(share)) => self.window_of(share),
-            _ => self.window,
-        }
+        let Stage::Joined = self.stage else {
+            return self.window;
+        };
+        // It changes with each connection that joins.
+        let share = self.path.share();
+        share.map_or(self.window, |share| self.window_of(share))
     }
 
     /// Packets of so many bytes leave at `now`.
