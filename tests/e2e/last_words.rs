@@ -7,15 +7,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 
 use crate::chains::{Plan, line_of};
 use crate::support::{
-    MODES, PORT, Pair, accept, accepting, dial, expect_reset, line, listen, network, relay_of,
-    reset, start, target, until, until_counter,
+    MODES, PORT, Pair, accept, accepting, dial, expect_reset, firewall, line, listen, network,
+    relay_of, remove_firewall, reset, start, target, until, until_counter,
 };
 
 const UPLOAD_BYTES: usize = 2 << 20;
@@ -205,4 +205,35 @@ fn last_words(mut from: TcpStream, mut to: TcpStream, taken: impl Fn() -> u64) {
         .expect("every byte before a reset");
     assert!(received == message);
     expect_reset(&mut to);
+}
+
+/// More than is kept for another hop: the rest waits for the reply, which the server delays.
+// promise: I8
+#[test]
+fn reset_before_a_late_reply() {
+    let network = line_of(2);
+    let listener = listen(network.server(), PORT);
+    let nodes = Plan::of(2).start(&network);
+    for family in Family::ALL {
+        let syns = "tcp flags & (syn | ack) == syn drop";
+        firewall(network.server(), "late", &[("input", syns)]);
+        let target = target(&network, family, &listener);
+        let mut client = dial(network.client(), target).expect("the node accepts");
+        client
+            .write_all(&[9; 230_000])
+            .expect("the node takes them");
+        reset(client);
+        remove_firewall(network.server(), "late");
+        let (mut server, _) = accept(&listener);
+        let begun = Instant::now();
+        let mut received = Vec::new();
+        let end = server.read_to_end(&mut received).expect_err("a reset");
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{family}");
+        assert!(received.iter().all(|byte| *byte == 9));
+        // A relay without progress ends after 30 s.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{family}");
+    }
+    for node in &nodes {
+        until_counter(node, "relays", 0);
+    }
 }
