@@ -11,6 +11,7 @@ services=()
 main() {
     ((EUID == 0)) || die "root is needed (packages): run 'sudo make setup-bench'"
     command -v haproxy >/dev/null || missing haproxy
+    command -v mptcpize >/dev/null || missing mptcpize
     command -v nginx >/dev/null || missing nginx-light
     command -v c++ >/dev/null || missing g++
     [[ -e /usr/include/udt/udt.h ]] || missing libudt-dev

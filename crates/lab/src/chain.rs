@@ -50,6 +50,8 @@ pub(crate) enum Transport {
     /// TCP with this congestion control.
     Tcp(String),
     Quic,
+    /// The one or the other, as the nodes choose.
+    Auto,
 }
 
 /// A chain.
@@ -111,6 +113,7 @@ impl Chain {
         let transport = match &self.transport {
             Transport::Tcp(congestion) => format!("[peer.socket]\ncongestion = {congestion:?}\n"),
             Transport::Quic => "transport = \"quic\"\n".to_owned(),
+            Transport::Auto => "transport = \"auto\"\n".to_owned(),
         };
         format!(
             "[[peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{address}\"\nkey = \"{KEY}\"\n\

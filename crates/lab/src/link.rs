@@ -44,6 +44,15 @@ pub enum Link {
 /// Returns the packets that a link carries in the place of one.
 pub type Rewrite = fn(Vec<u8>) -> Vec<Vec<u8>>;
 
+/// Packets that are late at random, as on bonded links.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    /// Probability that a packet is, 0 to 1.
+    pub share: f64,
+    /// Each by any time up to this.
+    pub at_most: Duration,
+}
+
 /// The properties of an emulated link, per direction.
 #[derive(Clone, Debug)]
 pub struct Emulation {
@@ -55,6 +64,8 @@ pub struct Emulation {
     pub queue_bytes: u64,
     /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
+    /// Packets that later ones overtake; `None` means that all arrive in order.
+    pub late: Option<Late>,
     /// What arrives in the place of a packet; `None` means the packet as it is.
     pub rewrite: Option<Rewrite>,
 }
@@ -67,6 +78,7 @@ impl Emulation {
             rate: None,
             queue_bytes: 1_000_000,
             loss: 0.0,
+            late: None,
             rewrite: None,
         }
     }
@@ -94,6 +106,12 @@ impl Link {
     #[must_use]
     pub fn loss(self, loss: f64) -> Self {
         self.changed(|e| e.loss = loss)
+    }
+
+    /// The same link on which some packets are late.
+    #[must_use]
+    pub fn late(self, late: Late) -> Self {
+        self.changed(|e| e.late = Some(late))
     }
 
     /// The same link with other packets in the place of each, for example its fragments.

@@ -7,6 +7,7 @@
 //! path fails or its client changes paths.
 
 use anyhow::{Context, Result};
+use socket2::Protocol;
 
 use crate::chart::{Across, Chart, Curve};
 use crate::netns::Namespace;
@@ -84,6 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn transfers(subject: &Subject, args: &Args) -> Result<Vec<f64>> {
     let site = Site::build(subject.ends)?;
+    if subject.config.is_none() && subject.server == Protocol::MPTCP {
+        site.announce()?;
+    }
     let _server = site.serve(subject.server)?;
     let far = subject.far.map(|config| node(&site.server, args, config));
     let far = far.transpose()?;

@@ -43,18 +43,21 @@ enum Subject {
     Posthaste,
     /// Streams of QUIC
     Quic,
+    /// Streams of QUIC while warm hops lose much
+    Auto,
     /// UDT proxies, as published
     Udt,
 }
 
 impl Subject {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::DirectCubic,
         Self::DirectBbr,
         Self::Cubic,
         Self::Bbr,
         Self::Posthaste,
         Self::Quic,
+        Self::Auto,
         Self::Udt,
     ];
 
@@ -66,6 +69,7 @@ impl Subject {
             Self::Bbr => "hops, BBR",
             Self::Posthaste => "hops, posthaste",
             Self::Quic => "hops, QUIC",
+            Self::Auto => "hops, auto",
             Self::Udt => "UDT proxies",
         }
     }
@@ -74,6 +78,7 @@ impl Subject {
     fn transport(self) -> Transport {
         match self {
             Self::Quic => Transport::Quic,
+            Self::Auto => Transport::Auto,
             Self::Posthaste => Transport::Tcp("posthaste".to_owned()),
             Self::Bbr | Self::DirectBbr => Transport::Tcp("bbr".to_owned()),
             Self::Cubic | Self::DirectCubic | Self::Udt => Transport::Tcp("cubic".to_owned()),
@@ -91,7 +96,7 @@ impl Subject {
 
     /// Whether it has the targets.
     fn is_own(self) -> bool {
-        matches!(self, Self::Posthaste | Self::Quic)
+        matches!(self, Self::Posthaste | Self::Quic | Self::Auto)
     }
 
     fn is_direct(self) -> bool {
@@ -114,6 +119,9 @@ pub struct Args {
     /// Losses of the link, each way, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.1, 1.0, 5.0])]
     loss: Vec<f64>,
+    /// Most by which three of ten packets are late, each way, in milliseconds
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    late: u32,
     /// Queue of the link, in percent of its rate times its round-trip time
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     queue: u32,
@@ -161,6 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut record = Record::start("tunnels", args.common.seed);
     record.parameter("node", args.binary.version()?);
     record.parameter("repeats", args.repeats);
+    record.parameter("late, ms", args.late);
     for rate in args.rate.iter().copied() {
         for loss in args.loss.iter().copied() {
             let path = Path { rate, loss };

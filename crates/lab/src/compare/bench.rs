@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 
 use super::load::{self, Load, Placement, Yield};
-use super::subject::{Mode, Subject};
+use super::subject::{Loads, Mode, Subject};
 use super::targets::EARLY;
 use super::testbed::{CONNECTIONS_MAX, Testbed};
 use super::{Args, Results, idle, is_wanted, start};
@@ -213,5 +213,10 @@ fn skips(load: &Load, subject: &Subject) -> bool {
     // Flows over warm hops have no SYN between the nodes, and two nodes on the CPU of both ends can
     // hardly carry a rate that is low for one.
     let not_for_two = load.yields == Yield::SynDelay || matches!(load.work, Work::Open { .. });
-    subject.bulk_only && !much || subject.nodes > 1 && not_for_two
+    let same_as_others = match subject.loads {
+        Loads::All => false,
+        Loads::Bulk => !much,
+        Loads::Multipath => !load.multipath,
+    };
+    same_as_others || subject.nodes > 1 && not_for_two
 }

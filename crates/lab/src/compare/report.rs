@@ -7,7 +7,7 @@ use super::Results;
 use super::bench::Bench;
 use super::figures::Figure;
 use super::load::{self, Load, Yield};
-use super::subject::Subject;
+use super::subject::{Loads, Subject};
 use super::targets::{self, DIRECT, FORWARDING, MASQUERADING, MULTIPATH, PACKET_MASQUERADING};
 use crate::chart::{Across, Chart, Curve};
 use crate::names::Named;
@@ -194,7 +194,7 @@ fn columns(yields: Yield) -> Vec<&'static str> {
 /// time, or do more than the others, or twice.
 fn is_shown(subject: &Subject) -> bool {
     let others = [DIRECT, MASQUERADING, MULTIPATH, PACKET_MASQUERADING];
-    !others.contains(&subject.name) && !subject.bulk_only && subject.nodes == 1
+    !others.contains(&subject.name) && subject.loads == Loads::All && subject.nodes == 1
 }
 
 /// The CPU time of connections.

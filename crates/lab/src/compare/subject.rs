@@ -16,7 +16,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::site::{Running, Site};
-use super::targets::{DIRECT, FORWARDING, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING};
+use super::targets::{
+    DIRECT, FORWARDING, HAPROXY_MULTIPATH, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING,
+};
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::require_bpf_file_system;
 
@@ -42,6 +44,16 @@ impl Mode {
     }
 }
 
+/// Some of the loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loads {
+    All,
+    /// Large transfers.
+    Bulk,
+    /// Clients with Multipath TCP.
+    Multipath,
+}
+
 /// One subject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
@@ -54,8 +66,8 @@ pub(super) struct Subject {
     pub(super) nodes: usize,
     /// The program that it needs; `None` for the kernel and the product.
     pub(super) program: Option<&'static str>,
-    /// Whether it differs from the others only with large transfers.
-    pub(super) bulk_only: bool,
+    /// Those under which it differs from the others.
+    pub(super) loads: Loads,
     /// Whether its flows outlive the process, for which a BPF file system is needed.
     pinned: bool,
     prepare: fn(&Network) -> Result<()>,
@@ -82,7 +94,7 @@ pub(super) const ALL: &[Subject] = &[
         haproxy::fixed_tuned,
     )
     .needs("haproxy")
-    .bulk_only(),
+    .shows(Loads::Bulk),
     transparent(
         "haproxy-transparent",
         HAPROXY_TRANSPARENT,
@@ -97,7 +109,15 @@ pub(super) const ALL: &[Subject] = &[
     )
     .needs("haproxy")
     .prepares(haproxy::policy_routes)
-    .bulk_only(),
+    .shows(Loads::Bulk),
+    transparent(
+        HAPROXY_MULTIPATH,
+        "the same, all sockets of Multipath TCP by mptcpize",
+        haproxy::multipath,
+    )
+    .needs("haproxy")
+    .prepares(haproxy::policy_routes)
+    .shows(Loads::Multipath),
     fixed("nginx", "nginx stream", nginx::fixed).needs("nginx"),
     transparent(
         "posthaste-early",
@@ -151,7 +171,7 @@ const fn reference(name: &'static str, what: &'static str, start: Start) -> Subj
         mode: Mode::Reference,
         nodes: 1,
         program: None,
-        bulk_only: false,
+        loads: Loads::All,
         pinned: false,
         prepare: |_| Ok(()),
         start,
@@ -181,8 +201,8 @@ impl Subject {
         self
     }
 
-    const fn bulk_only(mut self) -> Self {
-        self.bulk_only = true;
+    const fn shows(mut self, loads: Loads) -> Self {
+        self.loads = loads;
         self
     }
 

@@ -31,6 +31,7 @@ const MASQUERADING_ROUTER: &[&str] = &[MASQUERADING];
 /// The transparent node, with the default accept mode, and the one that clients address.
 pub(super) const EARLY: &str = "posthaste-early";
 pub(super) const MULTIPATH: &str = "posthaste-multipath";
+pub(super) const HAPROXY_MULTIPATH: &str = "haproxy-multipath";
 const SERVING: &str = "posthaste-fixed";
 
 /// The packet path, and on a router that masquerades.
@@ -40,6 +41,7 @@ pub(super) const PACKET_MASQUERADING: &str = "posthaste-packet-masquerading";
 /// Relays with a fixed server, the transparent one, and both with or without large pipes.
 const FIXED: &[&str] = &["haproxy", "nginx"];
 const TRANSPARENT: &[&str] = &["haproxy-transparent"];
+const MULTIPATH_PEER: &[&str] = &[HAPROXY_MULTIPATH];
 const TUNED: &[&str] = &["haproxy-1m", "haproxy-transparent-1m"];
 const DEFAULT: &[&str] = &["haproxy", "haproxy-transparent"];
 const ALL_PEERS: &[&str] = &["haproxy", "haproxy-transparent", "nginx"];
@@ -59,7 +61,7 @@ const TARGETS: &[Comparison] = &[
         AtMost(1.4),
     ),
     // 1.25 of its requests per second.
-    target("8k-multipath", MULTIPATH, TRANSPARENT, AtMost(0.80)),
+    target("8k-multipath", MULTIPATH, MULTIPATH_PEER, AtMost(0.80)),
     target("1k-64", EARLY, TRANSPARENT, AtMost(0.60)),
     target("1k-64", EARLY, ROUTER, AtMost(3.5)),
     target("1k-64", SERVING, FIXED, AtMost(0.60)),

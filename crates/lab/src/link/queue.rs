@@ -3,15 +3,15 @@
 //!
 //! A [`Queue`] is one direction of a link. It rewrites packets if the link does, passes each
 //! packet's arrival time through loss, then rate, then delay, and keeps the packet
-//! until the resulting time. None of these lets packets overtake each other, so only the head of the
-//! queue can be due.
+//! until the resulting time. None of these lets packets overtake each other; then some are late, if the
+//! link is so.
 //!
 //! Times are durations since the ferry began. Nothing here reads a clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Emulation, Rewrite};
+use super::{Emulation, Late, Rewrite};
 use crate::rng::Rng;
 
 /// Mean lateness of the ferry's wake-ups; subtracted from every delay to centre the error.
@@ -28,6 +28,22 @@ impl Loss {
     /// Whether the next packet is lost.
     fn loses(&mut self) -> bool {
         self.random.uniform() < self.probability
+    }
+}
+
+/// Delays packets at random, reproducibly.
+#[derive(Debug)]
+struct Lateness {
+    late: Late,
+    random: Rng,
+}
+
+impl Lateness {
+    /// By how much the next packet is late.
+    fn next(&mut self) -> Duration {
+        let is_late = self.random.uniform() < self.late.share;
+        let part = if is_late { self.random.uniform() } else { 0.0 };
+        self.late.at_most.mul_f64(part)
     }
 }
 
@@ -71,7 +87,10 @@ impl Rate {
 #[derive(Debug)]
 pub(super) struct Queue {
     properties: Properties,
+    /// By the times at which they are due.
     waiting: VecDeque<(Duration, Vec<u8>)>,
+    /// When the last packet was due that was not late.
+    last: Duration,
     counts: Counts,
     seed: u64,
 }
@@ -102,6 +121,7 @@ struct Properties {
     loss: Option<Loss>,
     rate: Option<Rate>,
     delay: Duration,
+    lateness: Option<Lateness>,
 }
 
 impl Properties {
@@ -119,6 +139,10 @@ impl Properties {
                 free: Duration::ZERO,
             }),
             delay: emulation.delay.saturating_sub(WAKE_UP),
+            lateness: emulation.late.map(|late| Lateness {
+                late,
+                random: Rng::new(!seed),
+            }),
         }
     }
 
@@ -141,6 +165,7 @@ impl Queue {
         Self {
             properties: Properties::new(emulation, seed),
             waiting: VecDeque::new(),
+            last: Duration::ZERO,
             counts: Counts::default(),
             seed,
         }
@@ -163,17 +188,24 @@ impl Queue {
             self.counts.bytes += part.len() as u64;
             self.counts.overflowed += u64::from(fate == Fate::Overflows);
             match fate {
-                Fate::Arrives(due) => self.waiting.push_back((due, part)),
+                Fate::Arrives(due) => self.insert(due, part),
                 Fate::Lost | Fate::Overflows => self.counts.dropped += 1,
             }
         }
     }
 
+    fn insert(&mut self, due: Duration, packet: Vec<u8>) {
+        // Also after a change to a shorter delay.
+        self.last = self.last.max(due);
+        let lateness = self.properties.lateness.as_mut();
+        let due = self.last + lateness.map_or(Duration::ZERO, Lateness::next);
+        let place = self.waiting.partition_point(|(other, _)| *other <= due);
+        self.waiting.insert(place, (due, packet));
+    }
+
     /// The next packet that is due at `now`, with the time it was due.
     pub(super) fn pop_ready(&mut self, now: Duration) -> Option<(Duration, Vec<u8>)> {
         if self.next_wake()? > now {
-            // Head only, so that no packet overtakes another, also after a change to a shorter
-            // delay.
             return None;
         }
         self.waiting.pop_front()
@@ -202,6 +234,7 @@ mod tests {
             rate: None,
             queue_bytes: 3000,
             loss: 0.0,
+            late: None,
             rewrite: None,
         }
     }
@@ -238,6 +271,31 @@ mod tests {
         queue.push(MS * 20, vec![0; 500]);
         let expected = [MS * 11, MS * 12, MS * 13, MS * 30 + MS / 2];
         assert_eq!(due_times(&mut queue), expected);
+    }
+
+    #[test]
+    fn some_packets_are_late() {
+        let late = Late {
+            share: 0.25,
+            at_most: MS * 4,
+        };
+        let some = Emulation {
+            late: Some(late),
+            ..emulation(10)
+        };
+        let mut queue = Queue::new(&some, 1);
+        for number in 0..1000 {
+            queue.push(MS * number, number.to_le_bytes().to_vec());
+        }
+        let (mut before, mut overtaken) = (0, 0);
+        while let Some((due, packet)) = queue.pop_ready(Duration::MAX) {
+            let number = u32::from_le_bytes(packet.try_into().unwrap());
+            let usual = MS * (number + 10);
+            assert!((usual..usual + late.at_most).contains(&due));
+            overtaken += u32::from(number < before);
+            before = number;
+        }
+        assert!((150..250).contains(&overtaken), "{overtaken}");
     }
 
     #[test]

@@ -120,6 +120,21 @@ impl Site {
         )
     }
 
+    /// The server announces its addresses to clients, which the node knows without.
+    pub(super) fn announce(&self) -> Result<()> {
+        for Path { number, .. } in OF_SERVER {
+            batch(
+                &self.server,
+                &format!(
+                    "rule add from 10.31.{number}.2 lookup 10{number}
+                    route add default via 10.31.{number}.1 dev e{number} table 10{number}
+                    mptcp endpoint add 10.31.{number}.2 id {number} dev e{number} signal"
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
     /// Starts the server.
     pub(super) fn serve(&self, protocol: Protocol) -> Result<Server> {
         Server::start_by(protocol, &self.server, SERVER.port(), "cubic")

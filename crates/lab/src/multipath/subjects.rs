@@ -93,7 +93,7 @@ const FAR: &str = concat!(
     peer_key!()
 );
 
-const ALL: [Subject; 17] = [
+const ALL: [Subject; 21] = [
     subject("no node", None),
     subject("no node, both ends with Multipath TCP", None).end_to_end(),
     subject("no node, both ends with it, upload", None)
@@ -107,11 +107,30 @@ const ALL: [Subject; 17] = [
     subject("explicit", Some(ADDRESSED)).to(Target::Explicit),
     subject("early, client with TCP", Some(EARLY)).by_tcp(),
     subject("no node, paths of the server", None).of_server(),
+    subject("no node, paths of the server, both ends with it", None)
+        .end_to_end()
+        .at(Ends::Server),
+    subject(
+        "no node, paths of the server, both ends with it, upload",
+        None,
+    )
+    .end_to_end()
+    .at(Ends::Server)
+    .upload(),
     subject("upstream", Some(UPSTREAM)).of_server(),
     subject("upstream, upload", Some(UPSTREAM))
         .of_server()
         .upload(),
-    subject("both sides", Some(BOTH)).of_both(),
+    subject("no node, both ends with it, paths of both", None)
+        .end_to_end()
+        .at(Ends::Both),
+    subject("both sides", Some(BOTH))
+        .end_to_end()
+        .at(Ends::Both),
+    subject("both sides, upload", Some(BOTH))
+        .end_to_end()
+        .at(Ends::Both)
+        .upload(),
     subject("no node, paths to the server's node", None).by_hops(),
     subject("hops", Some(NEAR)).by_hops(),
     subject("hops, upload", Some(NEAR)).by_hops().upload(),
@@ -157,9 +176,8 @@ impl Subject {
     }
 
     /// The server has the paths, and the client TCP.
-    const fn of_server(mut self) -> Self {
-        self.ends = Ends::Server;
-        self.end_to_end().by_tcp()
+    const fn of_server(self) -> Self {
+        self.at(Ends::Server).end_to_end().by_tcp()
     }
 
     /// Between two nodes are two paths, and both ends have TCP.
@@ -171,9 +189,10 @@ impl Subject {
         self.by_tcp()
     }
 
-    const fn of_both(mut self) -> Self {
-        self.ends = Ends::Both;
-        self.end_to_end()
+    /// Who has two paths.
+    const fn at(mut self, ends: Ends) -> Self {
+        self.ends = ends;
+        self
     }
 
     /// Whether the node uses both paths.

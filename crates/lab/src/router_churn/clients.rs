@@ -56,11 +56,19 @@ impl Shared {
     }
 }
 
+/// A client to start. From now on it counts as active: a thread that starts clients late would be
+/// given more and more of them.
+#[derive(Debug)]
+struct Order {
+    number: u64,
+    playing: Arc<()>,
+}
+
 /// The clients and servers of a network. They end when dropped.
 #[derive(Debug)]
 pub(super) struct Clients {
     shared: Arc<Shared>,
-    orders: Option<Sender<u64>>,
+    orders: Option<Sender<Order>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -90,8 +98,8 @@ impl Clients {
         let (orders, inbox) = mpsc::channel();
         let clients = Arc::clone(&shared);
         let launch = move || {
-            for number in inbox {
-                launch_client(number, &clients);
+            for order in inbox {
+                launch_client(order, &clients);
             }
         };
         // Threads inherit the namespace of the one that starts them.
@@ -107,7 +115,8 @@ impl Clients {
     pub(super) fn dial(&self, number: u64) {
         if let Some(orders) = &self.orders {
             // The receiver lives until the clients are dropped.
-            let _ = orders.send(number);
+            let playing = Arc::clone(&self.shared.clients);
+            let _ = orders.send(Order { number, playing });
         }
     }
 
@@ -148,9 +157,9 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.map(drop).context("start a thread for a connection")
 }
 
-fn launch_client(number: u64, shared: &Arc<Shared>) {
+fn launch_client(order: Order, shared: &Arc<Shared>) {
+    let Order { number, playing } = order;
     let (player, plan) = (Arc::clone(shared), Plan::new(shared.seed, number));
-    let playing = Arc::clone(&shared.clients);
     let work = move || {
         let (shared, _playing) = (player, playing);
         let begun = shared.start.elapsed();

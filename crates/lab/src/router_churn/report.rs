@@ -145,6 +145,18 @@ fn sample(record: &mut Record, label: (&str, &str), of: &[&Pair]) {
     }
 }
 
+/// The last connection before this one that had its addresses and ports: the router may still track it.
+fn former<'a>(all: &'a [Pair], pair: &Pair, life: Course) -> Option<&'a Pair> {
+    let ends = |pair: &Pair| {
+        let client = pair.plan.client_address();
+        (client, life(pair).port, pair.plan.target())
+    };
+    let before = all.iter().filter(|one| {
+        life(one).port.is_some() && ends(one) == ends(pair) && life(one).begun < life(pair).begun
+    });
+    before.max_by_key(|one| life(one).begun)
+}
+
 fn remarks(run: &Run) -> Vec<String> {
     let all = &run.pairs;
     let ends = |life: Course| {
@@ -175,6 +187,19 @@ fn remarks(run: &Run) -> Vec<String> {
         "Passed while they were forbidden: {without} without node, {with} with node."
     ));
     remarks.extend(run.troubles.iter().cloned());
+    for (network, (node, life)) in NETWORKS.into_iter().enumerate() {
+        let passed = all.iter().filter(|pair| pair.passed[network]);
+        let lines = passed.map(|pair| {
+            let port = life(pair).port.unwrap_or_default();
+            let number = pair.plan.number;
+            let former = former(all, pair, life).map_or_else(
+                || "not used before".to_owned(),
+                |former| format!("used before: {}", former.line(&run.log)),
+            );
+            format!("Passed {node} node: connection {number}, client's port {port}, {former}")
+        });
+        remarks.extend(lines.take(DESCRIBED));
+    }
     for (heading, check) in [
         ("BROKEN", (|pair| pair.is_broken(true)) as fn(&Pair) -> bool),
         ("Passed", |pair| pair.verdict == Verdict::Passed),

@@ -13,7 +13,7 @@ use super::udt::Proxies;
 use super::{Args, Path, Subject};
 use crate::chain::{self, Chain, Member};
 use crate::content::Received;
-use crate::link::{Link, Stats};
+use crate::link::{Late, Link, Stats};
 use crate::network::{Family, Network};
 use crate::node::Node;
 use crate::process::wait_for;
@@ -44,13 +44,15 @@ const BESIDE: u32 = 5;
 /// What a path learns from: as long as slow start takes, and some; and a bound on its time.
 const WARM_UP_BYTES: u64 = 20_000_000;
 const WARM_UP_MAX: Duration = Duration::from_secs(5);
+/// What nodes that choose what carries flows need for two windows of losses.
+const CHOICE: Duration = Duration::from_secs(16);
 
 /// The parts of a subject. Dropped in the order of its fields.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) subject: Subject,
     path: Path,
-    queue: u32,
+    shape: Shape,
     nodes: Vec<Node>,
     proxies: Option<Proxies>,
     /// What clients connect to.
@@ -60,17 +62,38 @@ pub(super) struct Bed {
     pub(super) network: Network,
 }
 
+/// What the long link is besides its rate and losses.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Percent of rate times round-trip time.
+    queue: u32,
+    /// Milliseconds by which some packets are late at most.
+    late: u32,
+}
+
 /// The long link at a rate in Mbit/s, with the queue of its usual one.
-fn long_link(rate: u32, path: Path, queue: u32) -> Link {
+fn long_link(rate: u32, path: Path, shape: Shape) -> Link {
     let product = u64::from(path.rate) * 1_000_000 / 8 * u64::from(RTT.subsec_millis()) / 1000;
     let link = Link::delay(DELAY).rate(u64::from(rate) * 1_000_000);
-    link.queue(product * u64::from(queue) / 100)
-        .loss(path.loss / 100.0)
+    let link = link
+        .queue(product * u64::from(shape.queue) / 100)
+        .loss(path.loss / 100.0);
+    if shape.late == 0 {
+        return link;
+    }
+    link.late(Late {
+        share: 0.3,
+        at_most: Duration::from_millis(shape.late.into()),
+    })
 }
 
 impl Bed {
     pub(super) fn build(args: &Args, subject: Subject, path: Path) -> Result<Self> {
-        let link = long_link(path.rate, path, args.queue);
+        let shape = Shape {
+            queue: args.queue,
+            late: args.late,
+        };
+        let link = long_link(path.rate, path, shape);
         let builder = Network::line([Link::Veth, link, Link::Veth]).seed(args.common.seed);
         let network = builder.congestion(subject.congestion_of_ends()).build()?;
         for host in [network.client(), network.server()] {
@@ -100,7 +123,7 @@ impl Bed {
         Ok(Self {
             subject,
             path,
-            queue: args.queue,
+            shape,
             nodes,
             target: proxies.as_ref().map_or(target, |proxies| proxies.address),
             proxies,
@@ -114,8 +137,15 @@ impl Bed {
     pub(super) fn warm_up(&self) -> Result<()> {
         self.ready()?;
         let begun = Instant::now();
-        let is_over = || begun.elapsed() > WARM_UP_MAX;
-        self.fetch(WARM_UP_BYTES, is_over).map(drop)
+        let learn = || {
+            let begun = Instant::now();
+            self.fetch(WARM_UP_BYTES, || begun.elapsed() > WARM_UP_MAX)
+        };
+        learn()?;
+        while self.subject == Subject::Auto && begun.elapsed() < CHOICE {
+            learn()?;
+        }
+        Ok(())
     }
 
     /// Waits until all hops are warm, or all tunnels up.
@@ -123,8 +153,11 @@ impl Bed {
         let Some(dialer) = self.nodes.first() else {
             return Ok(());
         };
-        if self.subject != Subject::Quic {
-            return self.chain.wait_until_full(&self.nodes);
+        if self.chain.pool > 0 {
+            self.chain.wait_until_full(&self.nodes)?;
+        }
+        if !matches!(self.subject, Subject::Quic | Subject::Auto) {
+            return Ok(());
         }
         let up = wait_for(WITHIN, || {
             let workers = dialer.counter("workers")?;
@@ -243,6 +276,6 @@ impl Bed {
     /// Changes the rate of the long link, and nothing else.
     pub(super) fn change_rate(&self, rate: u32) -> Result<()> {
         self.network
-            .change(LONG, long_link(rate, self.path, self.queue))
+            .change(LONG, long_link(rate, self.path, self.shape))
     }
 }

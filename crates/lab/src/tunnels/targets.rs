@@ -32,7 +32,9 @@ pub(super) fn enter(
     let is_lossy = path.loss >= 5.0;
     match load.name {
         // By repair symbols.
-        "100 KB" if subject == Subject::Quic && is_lossy => add(TIME, 0.2, "s", |one| one.seconds),
+        "100 KB" if matches!(subject, Subject::Quic | Subject::Auto) && is_lossy => {
+            add(TIME, 0.2, "s", |one| one.seconds)
+        }
         "5 MB" if path.rate == 100 && is_lossy => add(TIME, 1.0, "s", |one| one.seconds),
         "16 x 5 MB" if path.rate == 100 && (is_lossy || path.loss == 0.0) => {
             let (time, wire) = if is_lossy { (7.2, 1.17) } else { (6.9, 1.08) };

@@ -17,27 +17,33 @@ const PIPES_MAX: usize = 512;
 const TUNED: &str = "    tune.pipesize 1048576\n";
 
 pub(super) fn fixed(site: &Site<'_>) -> Result<Running> {
-    start(site, false, "")
+    start(site, &["haproxy"], false, "")
 }
 
 pub(super) fn fixed_tuned(site: &Site<'_>) -> Result<Running> {
-    start(site, false, TUNED)
+    start(site, &["haproxy"], false, TUNED)
 }
 
 pub(super) fn transparent(site: &Site<'_>) -> Result<Running> {
-    start(site, true, "")
+    start(site, &["haproxy"], true, "")
 }
 
 pub(super) fn transparent_tuned(site: &Site<'_>) -> Result<Running> {
-    start(site, true, TUNED)
+    start(site, &["haproxy"], true, TUNED)
 }
 
-fn start(site: &Site<'_>, transparent: bool, tuning: &str) -> Result<Running> {
+/// All its sockets are of Multipath TCP: it offers that to servers too.
+pub(super) fn multipath(site: &Site<'_>) -> Result<Running> {
+    start(site, &["mptcpize", "run", "haproxy"], true, "")
+}
+
+fn start(site: &Site<'_>, program: &[&str], transparent: bool, tuning: &str) -> Result<Running> {
     let files = Scratch::new()?;
     let file = files.path().join("haproxy.cfg");
     let configuration = configuration(site, transparent, tuning);
     fs::write(&file, &configuration).context("write HAProxy's configuration")?;
-    let mut command = site.node().command("haproxy")?;
+    let mut command = site.node().command(program[0])?;
+    command.args(&program[1..]);
     // In the foreground: in the background its process id would be another one.
     command.arg("-db").arg("-f").arg(&file);
     let process = site.spawn("haproxy", command, site.cpus)?;
