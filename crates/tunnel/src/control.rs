@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod adapter;
+mod limit;
 mod load;
 mod path;
 mod rates;
@@ -17,6 +18,7 @@ mod rates;
 mod simulation;
 
 pub(crate) use adapter::{Clock, ControlFactory, load_of};
+pub(crate) use limit::{Limit, Slot};
 pub(crate) use load::Load;
 use path::{Mark, Member, Shown};
 pub use path::{Path, Paths};
@@ -105,8 +107,8 @@ pub struct Control {
     /// The same at the ACK before.
     delivered_before: u64,
     acked_at: Duration,
-    /// Nothing is in flight.
-    is_idle: bool,
+    /// Bytes in flight, about: what is lost is reported after the ACK that showed it.
+    in_flight: u64,
     /// Of the newest packet in the ACK that is being taken.
     newest: Option<Sent>,
     rate: Rate,
@@ -139,7 +141,7 @@ impl Control {
             delivered: 0,
             delivered_before: 0,
             acked_at: Duration::ZERO,
-            is_idle: true,
+            in_flight: 0,
             newest: None,
             rate: Rate::default(),
             path: Member::of(path),
@@ -167,11 +169,13 @@ impl Control {
     /// Packets of so many bytes leave at `now`.
     pub fn on_sent(&mut self, now: Duration, bytes: u64) {
         // A sender that was idle has had no ACKs meanwhile.
-        if self.is_idle && bytes >= ACKS_MAX {
-            self.is_idle = false;
+        if self.in_flight == 0 && bytes >= ACKS_MAX {
             self.acked_at = now;
             self.path.join(now);
             self.take_share();
+        }
+        if bytes >= ACKS_MAX {
+            self.in_flight += bytes;
         }
         if self.sent.back().is_none_or(|last| last.at < now) {
             self.sent.push_back(Sent {
@@ -212,10 +216,7 @@ impl Control {
 
     /// All packets of an ACK were passed. `is_limited`: the application had no more to send.
     pub fn on_acks(&mut self, now: Duration, in_flight: u64, is_limited: bool) {
-        self.is_idle = in_flight == 0;
-        if self.is_idle {
-            self.path.leave();
-        }
+        self.set_in_flight(in_flight);
         let Some(newest) = self.newest.take() else {
             return;
         };
@@ -254,13 +255,20 @@ impl Control {
         }
         if newest.delivered >= self.round_ends {
             self.round_ends = self.delivered;
-            self.on_round(is_limited);
+            self.on_round(now, is_limited);
         }
         self.set_window(now);
     }
 
+    fn set_in_flight(&mut self, bytes: u64) {
+        self.in_flight = bytes;
+        if bytes == 0 {
+            self.path.leave();
+        }
+    }
+
     /// A round trip has ended.
-    fn on_round(&mut self, is_limited: bool) {
+    fn on_round(&mut self, now: Duration, is_limited: bool) {
         let (acked, lost) = (
             std::mem::take(&mut self.acked),
             std::mem::take(&mut self.lost),
@@ -276,17 +284,23 @@ impl Control {
                 (*rate, *rounds) = (now_rate, 0);
             }
             Stage::Start { rounds, .. } if !is_limited => *rounds += 1,
-            Stage::Joined if !is_limited => self.leave_share(),
+            Stage::Joined if !is_limited => self.leave_share(now),
             _ => {}
         }
     }
 
-    /// Has more to send than its share: looks for the rate of the path, which may have grown, from there on.
-    fn leave_share(&mut self) {
+    /// Has more to send than its share. Alone, it looks for the rate of the path, which may have grown, from there
+    /// on. Others would have to give way.
+    fn leave_share(&mut self, now: Duration) {
         let share = self.path.share().unwrap_or_else(|| self.rate.value());
         self.rate.begin(share);
         self.window = self.window_of(share);
-        self.stage = START;
+        self.stage = if self.path.is_alone() {
+            START
+        } else {
+            Stage::Steady
+        };
+        self.next_drain = next_drain(now);
     }
 
     fn set_window(&mut self, now: Duration) {
@@ -352,6 +366,8 @@ impl Control {
     /// Packets were lost.
     pub fn on_loss(&mut self, bytes: u64, is_persistent: bool) {
         self.lost += bytes;
+        // Repair symbols are not sent again, so no ACK may follow.
+        self.set_in_flight(self.in_flight.saturating_sub(bytes));
         if is_persistent {
             self.path.forget();
             self.rate = Rate::default();

@@ -34,8 +34,8 @@ const PKCS8: [u8; 16] = [
 pub struct Credentials {
     /// The peer, by a number of the caller's.
     pub peer: u64,
-    /// Where it is.
-    pub address: IpAddr,
+    /// Where it is, and where its connections come from.
+    pub addresses: Vec<IpAddr>,
     /// Which of the two dials, and by which of their secrets: a DNS name, the same at both ends.
     pub name: String,
     /// Seed of this node's key toward that peer.
@@ -262,7 +262,7 @@ mod tests {
     fn seeds_are_not_shown() {
         let credentials = Credentials {
             peer: 7,
-            address: [192, 0, 2, 7].into(),
+            addresses: vec![[192, 0, 2, 7].into()],
             name: "node".to_owned(),
             mine: [0xab; 32],
             theirs: [0xcd; 32],

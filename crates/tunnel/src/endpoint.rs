@@ -11,29 +11,27 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use quinn_proto::{
-    ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, ConnectionStats,
-    DatagramEvent, Dir, EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, Incoming,
-    ServerConfig, StreamEvent, StreamId, Transmit, TransportConfig,
+    ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir,
+    EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, ServerConfig, StreamEvent, StreamId,
+    Transmit, TransportConfig,
 };
 use rustls::pki_types::CertificateDer;
 
-use crate::control::{self, Clock, ControlFactory, Paths};
+use crate::control::{self, Clock, ControlFactory, Limit, Load, Paths, Slot};
 use crate::credentials::{self, Credentials};
 use crate::stream::{Local, Ready, Stream};
 use crate::transport;
 
 mod fec;
+mod handshakes;
 mod leaving;
+mod sending;
 
 use fec::Fec;
 pub use fec::Repairs;
 use leaving::Leaving;
+use sending::{Sending, elicited};
 
-/// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them a
-/// sender has to show first that it receives at its address (RFC 9000 §8.1.2).
-const HANDSHAKES_MAX: usize = 256;
-/// The same of one address that has shown it.
-const HANDSHAKES_OF_ONE: usize = 32;
 /// Bytes of the secret that both ends of a connection derive from it.
 const SECRET_BYTES: usize = 32;
 /// What that secret is for (RFC 5705).
@@ -138,8 +136,7 @@ pub struct Endpoint {
     addresses: HashSet<IpAddr>,
     /// When connections want to be looked at.
     timers: BTreeSet<(Instant, ConnectionHandle)>,
-    /// Connections that may have something to send.
-    dirty: VecDeque<ConnectionHandle>,
+    sending: Sending,
     events: VecDeque<Event>,
     handshakes: usize,
     /// Connections of which nothing is left.
@@ -160,7 +157,12 @@ struct Conn {
     socket: u64,
     streams: HashMap<StreamId, Local>,
     timer: Option<Instant>,
+    /// It may have something to send.
     is_dirty: bool,
+    load: Arc<Load>,
+    /// What bounds all that is sent to the peer, once that is known, and this connection's next turn.
+    limit: Option<Arc<Limit>>,
+    slot: Option<Slot>,
     peer: Option<u64>,
     is_up: bool,
     is_lost: bool,
@@ -168,8 +170,9 @@ struct Conn {
     leaving: Leaving,
     /// Its sender has shown that it receives at its address.
     is_validated: bool,
-    /// When something last came.
-    received: Duration,
+    /// ACKs that came, and when the last one did.
+    acks: u64,
+    acked: Duration,
     /// Frames sent that the peer acknowledges.
     elicited: u64,
     /// When one was first sent since then.
@@ -211,7 +214,7 @@ impl Endpoint {
             accepted: HashMap::new(),
             addresses: HashSet::new(),
             timers: BTreeSet::new(),
-            dirty: VecDeque::new(),
+            sending: Sending::default(),
             events: VecDeque::new(),
             handshakes: 0,
             removed: Vec::new(),
@@ -232,7 +235,8 @@ impl Endpoint {
             Ok((key, one.peer))
         });
         let keys: Result<_, rustls::Error> = keys.collect();
-        self.addresses = peers.iter().map(|one| one.address).collect();
+        let addresses = peers.iter().flat_map(|one| &one.addresses);
+        self.addresses = addresses.copied().collect();
         self.accepted = keys.map_err(io::Error::other)?;
         let crypto = credentials::server(peers).map_err(io::Error::other)?;
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
@@ -242,6 +246,11 @@ impl Endpoint {
         self.inner
             .set_server_config(self.server.clone().map(Arc::new));
         Ok(())
+    }
+
+    /// Bounds what all endpoints with these paths send to these peers, in bytes of UDP payload per second.
+    pub fn set_rate_limits(&self, limits: &HashMap<u64, u32>) {
+        self.paths.set_limits(limits);
     }
 
     /// The settings of a connection with an address.
@@ -273,6 +282,7 @@ impl Endpoint {
         let number = self.add(handle, inner, socket, now);
         if let Some(conn) = self.connections.get_mut(&handle) {
             (conn.peer, conn.is_dialed) = (Some(credentials.peer), true);
+            conn.limit = Some(self.paths.limit(credentials.peer));
         }
         self.drain(handle);
         Ok(number)
@@ -304,63 +314,15 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(conn) = self.connections.get_mut(&handle) {
                     conn.inner.handle_event(event);
-                    (conn.received, conn.waits_since, conn.refused) = (now, None, None);
+                    conn.refused = None;
+                    conn.note_acks(now);
                     self.touch(handle);
                     self.drain(handle);
+                    self.end_unacked(handle, now);
                 }
                 (None, None)
             }
         }
-    }
-
-    fn on_incoming(
-        &mut self,
-        incoming: Incoming,
-        socket: u64,
-        answer: &mut Vec<u8>,
-        now: Duration,
-    ) -> (Option<u64>, Option<Transmit>) {
-        answer.clear();
-        if self.handshakes >= HANDSHAKES_MAX {
-            return (None, Some(self.inner.refuse(incoming, answer)));
-        }
-        let is_validated = incoming.remote_address_validated();
-        if self.handshakes >= HANDSHAKES_MAX / 4 && !is_validated {
-            let retried = self.inner.retry(incoming, answer);
-            return (None, retried.ok());
-        }
-        let from = incoming.remote_address().ip();
-        if is_validated && self.handshakes_of(from) >= HANDSHAKES_OF_ONE {
-            return (None, Some(self.inner.refuse(incoming, answer)));
-        }
-        let at = self.instant(now);
-        let mut config = self.server.clone();
-        if let Some(config) = &mut config {
-            config.transport_config(self.transport(incoming.remote_address().ip()));
-        }
-        let config = config.map(Arc::new);
-        match self.inner.accept(incoming, at, answer, config) {
-            Ok((handle, inner)) => {
-                self.handshakes += 1;
-                let number = self.add(handle, inner, socket, now);
-                if let Some(conn) = self.connections.get_mut(&handle) {
-                    conn.is_validated = is_validated;
-                }
-                self.drain(handle);
-                (Some(number), None)
-            }
-            Err(error) => (None, error.response),
-        }
-    }
-
-    /// Connections that an address has begun, and shown that it receives there, and that are not
-    /// authenticated.
-    fn handshakes_of(&self, from: IpAddr) -> usize {
-        let begun = self.connections.values().filter(|conn| {
-            let is_pending = !(conn.is_up || conn.is_lost || conn.is_dialed);
-            is_pending && conn.is_validated && conn.inner.remote_address().ip() == from
-        });
-        begun.count()
     }
 
     fn add(
@@ -372,7 +334,8 @@ impl Endpoint {
     ) -> u64 {
         self.last += 1;
         let number = self.last;
-        let fec = Fec::new(control::load_of(inner.congestion_state()));
+        let load = control::load_of(inner.congestion_state());
+        let fec = Fec::new(Arc::clone(&load));
         let conn = Conn {
             number,
             inner,
@@ -380,6 +343,9 @@ impl Endpoint {
             streams: HashMap::new(),
             timer: None,
             is_dirty: false,
+            load,
+            limit: None,
+            slot: None,
             peer: None,
             is_up: false,
             is_lost: false,
@@ -388,7 +354,8 @@ impl Endpoint {
             is_validated: false,
             refused: None,
             unfinished: HashSet::new(),
-            received: now,
+            acks: 0,
+            acked: now,
             elicited: 0,
             waits_since: None,
             fec,
@@ -426,54 +393,13 @@ impl Endpoint {
         !self.events.is_empty()
     }
 
-    /// The next datagrams to send, into `buffer`, and by which socket: up to `most` in one.
-    pub fn poll_transmit(
-        &mut self,
-        most: usize,
-        buffer: &mut Vec<u8>,
-        now: Duration,
-    ) -> Option<(u64, Transmit)> {
-        let at = self.instant(now);
-        while let Some(handle) = self.dirty.front().copied() {
-            buffer.clear();
-            let conn = self.connections.get_mut(&handle);
-            let sent = conn.and_then(|conn| {
-                let transmit = conn.inner.poll_transmit(at, most, buffer)?;
-                if std::mem::replace(&mut conn.elicited, elicited(&conn.inner.stats()))
-                    != conn.elicited
-                {
-                    conn.waits_since.get_or_insert(now);
-                }
-                Some((conn.socket, transmit))
-            });
-            if sent.is_some() {
-                // In turn, so that no connection waits for the whole window of another.
-                self.dirty.rotate_left(1);
-                return sent;
-            }
-            if self.repair(handle) {
-                continue;
-            }
-            self.dirty.pop_front();
-            if let Some(conn) = self.connections.get_mut(&handle) {
-                conn.is_dirty = false;
-            }
-            self.drain(handle);
-        }
-        None
-    }
-
-    /// Whether a connection may have something to send.
-    pub fn has_transmits(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
         self.complete_paused(now);
         self.end_refused(now);
         self.close_left(now);
         let at = self.instant(now);
+        self.sending.resume(at);
         while let Some((due, handle)) = self.timers.first().copied()
             && due <= at
         {
@@ -490,8 +416,9 @@ impl Endpoint {
     /// When to call [`Self::on_time`] at the latest.
     pub fn deadline(&self) -> Option<Duration> {
         let (epoch, base) = self.epoch;
-        let timer = self.timers.first();
-        let timer = timer.map(|(due, _)| base + due.saturating_duration_since(epoch));
+        let timer = self.timers.first().map(|(due, _)| *due);
+        let timer = timer.into_iter().chain(self.sending.deadline()).min();
+        let timer = timer.map(|due| base + due.saturating_duration_since(epoch));
         let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
         pauses.chain(timer).chain(self.refused_until()).min()
     }
@@ -507,9 +434,9 @@ impl Endpoint {
         })
     }
 
-    /// When something last came over a connection.
-    pub fn received(&self, connection: u64) -> Option<Duration> {
-        Some(self.conn(connection)?.received)
+    /// When the peer last acknowledged something new of a connection.
+    pub fn acked(&self, connection: u64) -> Option<Duration> {
+        Some(self.conn(connection)?.acked)
     }
 
     /// The smoothed round-trip time of a connection.
@@ -666,19 +593,13 @@ impl Endpoint {
         Some(result)
     }
 
-    /// A connection may have something to send.
-    fn touch(&mut self, handle: ConnectionHandle) {
-        if let Some(conn) = self.connections.get_mut(&handle)
-            && !std::mem::replace(&mut conn.is_dirty, true)
-        {
-            self.dirty.push_back(handle);
-        }
-    }
-
     /// Passes on what follows from a call of a connection.
     fn drain(&mut self, handle: ConnectionHandle) {
         while let Some(conn) = self.connections.get_mut(&handle) {
-            if let Some(event) = conn.inner.poll_endpoint_events() {
+            // First: the last of them has the reason.
+            if let Some(event) = conn.inner.poll() {
+                self.on_event(handle, event);
+            } else if let Some(event) = conn.inner.poll_endpoint_events() {
                 let is_drained = event.is_drained();
                 if let Some(event) = self.inner.handle_event(handle, event) {
                     conn.inner.handle_event(event);
@@ -686,8 +607,6 @@ impl Endpoint {
                 if is_drained {
                     return self.remove(handle);
                 }
-            } else if let Some(event) = conn.inner.poll() {
-                self.on_event(handle, event);
             } else {
                 break;
             }
@@ -728,6 +647,7 @@ impl Endpoint {
         if !conn.is_dialed {
             self.handshakes = self.handshakes.saturating_sub(1);
             conn.peer = public_key(&conn.inner).and_then(|key| self.accepted.get(&key).copied());
+            conn.limit = conn.peer.map(|peer| self.paths.limit(peer));
         }
         conn.is_up = true;
         if let (Some(peer), connection) = (conn.peer, conn.number) {
@@ -825,8 +745,11 @@ impl Endpoint {
             if let Some(due) = conn.timer {
                 self.timers.remove(&(due, handle));
             }
+            if let (Some(slot), Some(limit)) = (conn.slot, conn.limit) {
+                limit.settle(slot.bytes, 0);
+            }
         }
-        self.dirty.retain(|one| *one != handle);
+        self.sending.remove(handle);
     }
 
     fn conn(&self, connection: u64) -> Option<&Conn> {
@@ -863,10 +786,4 @@ fn config_of(secret: &[u8; 32]) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(resets));
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
     config
-}
-
-/// Frames sent of the kinds that are sent again and again until they are acknowledged.
-fn elicited(stats: &ConnectionStats) -> u64 {
-    let frames = stats.frame_tx;
-    frames.stream + frames.ping + frames.reset_stream + frames.crypto + frames.datagram
 }

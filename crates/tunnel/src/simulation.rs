@@ -34,7 +34,7 @@ fn credentials() -> [Credentials; 2] {
     let name = "node-1-key-0.posthaste.invalid".to_owned();
     let of = |peer, mine, theirs| Credentials {
         peer,
-        address: address(if peer == DIALER { 0 } else { 1 }).ip(),
+        addresses: vec![address(if peer == DIALER { 0 } else { 1 }).ip()],
         name: name.clone(),
         mine,
         theirs,
@@ -50,6 +50,8 @@ struct Network {
     delay: Duration,
     /// Whether a datagram to an end is lost, by its number.
     loses: Box<dyn FnMut(usize, u64) -> bool>,
+    /// How late a datagram is.
+    late: Box<dyn FnMut() -> Duration>,
     sent: u64,
     /// The dialer's connection.
     dialed: u64,
@@ -77,6 +79,7 @@ impl Network {
             now,
             delay: ms(10),
             loses: Box::new(loses),
+            late: Box::new(|| Duration::ZERO),
             sent: 0,
             dialed,
             events: [Vec::new(), Vec::new()],
@@ -115,8 +118,8 @@ impl Network {
     fn put(&mut self, to: usize, datagram: &[u8]) {
         self.sent += 1;
         if !(self.loses)(to, self.sent) {
-            self.wire
-                .add(self.now + self.delay, (to, datagram.to_vec()));
+            let at = self.now + self.delay + (self.late)();
+            self.wire.add(at, (to, datagram.to_vec()));
         }
     }
 
@@ -241,6 +244,53 @@ fn silence_makes_a_connection_unusable_then_lost() {
     assert!(network.events[0].contains(&failed));
     let read = network.ends[0].read(stream, &mut [0; 8]).unwrap_err();
     assert_eq!(read.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// What one end sends is lost, and what it receives is not.
+// promise: K21
+#[test]
+fn connection_of_one_direction_is_lost_in_time() {
+    for blocked in [0, 1] {
+        let mut network = Network::new(|_, _| false);
+        network.run_until("up", Network::is_up);
+        let stream = network.ends[0].open(network.dialed, 5).unwrap();
+        network.ends[0].write(stream, b"request").unwrap();
+        network.run_until("opened", |network| network.opened().is_some());
+        let accepted = network.opened().unwrap();
+        network.loses = Box::new(move |to, _| to != blocked);
+        let start = network.now;
+        // Both ends send all the time.
+        while !(network.is_lost(0) && network.is_lost(1)) {
+            for (end, stream) in [(0, stream), (1, accepted)] {
+                let _ = network.ends[end].write(stream, b"more");
+            }
+            network.turn();
+            let lasted = network.now - start;
+            assert!(
+                lasted < transport::IDLE_MAX + ms(5_000),
+                "{blocked}: {lasted:?}"
+            );
+        }
+    }
+}
+
+// promise: K21
+#[test]
+fn silent_peer_is_reported_as_such() {
+    let mut network = Network::new(|_, _| true);
+    network.run_until("lost", |network| network.is_lost(0));
+    let lost = network.events[0].last();
+    let is_silent = |one: &Event| {
+        matches!(
+            one,
+            Event::Lost {
+                reason: LostReason::TimedOut,
+                was_up: false,
+                ..
+            }
+        )
+    };
+    assert!(lost.is_some_and(is_silent), "{lost:?}");
 }
 
 // promise: K21

@@ -29,16 +29,20 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// A socket that is bound to `local`, which others may be too.
-    pub(crate) fn bound(local: SocketAddr) -> io::Result<Self> {
-        let socket = new(local)?;
+    pub(crate) fn bound(local: SocketAddr, mark: u32) -> io::Result<Self> {
+        let socket = new(local, mark)?;
         socket.set_reuse_port(true)?;
         socket.bind(&local.into())?;
         Self::of(socket)
     }
 
     /// A socket for one connection, from `local` if that is given.
-    pub(crate) fn connected(local: Option<SocketAddr>, remote: SocketAddr) -> io::Result<Self> {
-        let socket = new(remote)?;
+    pub(crate) fn connected(
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        mark: u32,
+    ) -> io::Result<Self> {
+        let socket = new(remote, mark)?;
         if let Some(local) = local {
             socket.set_reuse_port(true)?;
             socket.bind(&local.into())?;
@@ -106,9 +110,11 @@ impl AsFd for Socket {
     }
 }
 
-fn new(of: SocketAddr) -> io::Result<socket2::Socket> {
+/// A socket with the mark by which firewalls recognise the node's.
+fn new(of: SocketAddr, mark: u32) -> io::Result<socket2::Socket> {
     let kind = Type::DGRAM.cloexec();
     let socket = socket2::Socket::new(Domain::for_address(of), kind, Some(Protocol::UDP))?;
+    setsockopt(&socket, sockopt::Mark, &mark)?;
     if of.is_ipv6() {
         socket.set_only_v6(true)?;
     }

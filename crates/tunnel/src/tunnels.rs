@@ -36,6 +36,7 @@ pub struct Tunnels {
     /// The streams of the connections.
     pub endpoint: Endpoint,
     epoll: Epoll,
+    mark: u32,
     sockets: HashMap<u64, Socket>,
     /// The number of the last socket.
     last: u64,
@@ -66,7 +67,7 @@ impl AsFd for Tunnels {
 
 impl Tunnels {
     /// Without connections. `clock` is the time of the host's clock, `now` that of the caller; for
-    /// `secret` and `paths` see [`Endpoint::new`].
+    /// `secret` and `paths` see [`Endpoint::new`]. All sockets have `mark`, which needs CAP_NET_ADMIN.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -74,11 +75,13 @@ impl Tunnels {
         clock: Duration,
         secret: &[u8; 32],
         paths: Arc<Paths>,
+        mark: u32,
         now: Duration,
     ) -> io::Result<Self> {
         Ok(Self {
             endpoint: Endpoint::new(clock, secret, paths, now),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            mark,
             sockets: HashMap::new(),
             last: 0,
             listeners: Vec::new(),
@@ -110,7 +113,7 @@ impl Tunnels {
                 local == Some(*address)
             });
             if !bound {
-                let number = self.add(Socket::bound(*address)?)?;
+                let number = self.add(Socket::bound(*address, self.mark)?)?;
                 self.listeners.push(number);
             }
         }
@@ -127,7 +130,7 @@ impl Tunnels {
         credentials: &Credentials,
         now: Duration,
     ) -> io::Result<u64> {
-        let socket = self.add(Socket::connected(None, to)?)?;
+        let socket = self.add(Socket::connected(None, to, self.mark)?)?;
         let dialed = self.endpoint.dial(to, credentials, socket, now);
         match (&dialed, self.sockets.get_mut(&socket)) {
             (Ok(connection), Some(socket)) => socket.connection = Some(*connection),
@@ -215,7 +218,8 @@ impl Tunnels {
             }
             local
         });
-        let socket = Socket::connected(local, meta.addr).and_then(|socket| self.add(socket));
+        let socket =
+            Socket::connected(local, meta.addr, self.mark).and_then(|socket| self.add(socket));
         if let Ok(number) = socket {
             self.endpoint.set_socket(connection, number);
             if let Some(socket) = self.sockets.get_mut(&number) {

@@ -17,6 +17,10 @@ pub(crate) struct Load {
     window: AtomicU64,
     acks: AtomicU64,
     is_limited: AtomicBool,
+    /// Nothing but ACKs may leave now.
+    is_held: AtomicBool,
+    /// More wanted to.
+    has_waited: AtomicBool,
 }
 
 impl Load {
@@ -36,6 +40,26 @@ impl Load {
     pub(super) fn on_loss(&self, window: u64) {
         self.has_lost.store(true, Relaxed);
         self.window.store(window, Relaxed);
+    }
+
+    /// From now on only ACKs leave, or all.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Relaxed);
+        self.has_waited.store(false, Relaxed);
+    }
+
+    /// Whether since that more than ACKs wanted to leave.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.has_waited.load(Relaxed)
+    }
+
+    /// Whether only ACKs leave: the caller has more.
+    pub(super) fn is_held(&self) -> bool {
+        let is_held = self.is_held.load(Relaxed);
+        if is_held {
+            self.has_waited.store(true, Relaxed);
+        }
+        is_held
     }
 
     /// Whether a packet was ever lost.

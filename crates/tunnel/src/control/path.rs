@@ -8,24 +8,50 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::limit::Limit;
 use super::rate_of;
 use super::rates::Rate;
 
 /// The paths of a node that have connections.
 #[derive(Debug, Default)]
-pub struct Paths(Mutex<HashMap<IpAddr, Weak<Path>>>);
+pub struct Paths(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    paths: HashMap<IpAddr, Weak<Path>>,
+    /// By peer.
+    limits: HashMap<u64, Arc<Limit>>,
+}
 
 impl Paths {
     /// The path to an address.
     pub(crate) fn to(&self, address: IpAddr) -> Arc<Path> {
-        let mut paths = lock(&self.0);
-        if let Some(path) = paths.get(&address).and_then(Weak::upgrade) {
+        let mut known = lock(&self.0);
+        if let Some(path) = known.paths.get(&address).and_then(Weak::upgrade) {
             return path;
         }
-        paths.retain(|_, path| path.strong_count() > 0);
+        known.paths.retain(|_, path| path.strong_count() > 0);
         let path = Arc::default();
-        paths.insert(address, Arc::downgrade(&path));
+        known.paths.insert(address, Arc::downgrade(&path));
         path
+    }
+
+    /// The bound on what is sent to a peer, which may be set later.
+    pub(crate) fn limit(&self, peer: u64) -> Arc<Limit> {
+        Arc::clone(lock(&self.0).limits.entry(peer).or_default())
+    }
+
+    /// Bounds what the node sends to these peers, in bytes per second, and to no others.
+    pub(crate) fn set_limits(&self, rates: &HashMap<u64, u32>) {
+        let limits = &mut lock(&self.0).limits;
+        for peer in rates.keys() {
+            limits.entry(*peer).or_default();
+        }
+        // Those of former peers, whose connections are gone.
+        limits.retain(|peer, limit| rates.contains_key(peer) || Arc::strong_count(limit) > 1);
+        for (peer, limit) in limits {
+            limit.set(rates.get(peer).copied());
+        }
     }
 }
 
@@ -146,6 +172,11 @@ impl Member {
         state.rate = Rate::default();
     }
 
+    /// Whether no other connection has bytes in flight.
+    pub(super) fn is_alone(&self) -> bool {
+        lock(&self.path.0).active <= 1
+    }
+
     /// Bytes per second for each of the connections that send, if it is known what the path carries.
     pub(super) fn share(&self) -> Option<u64> {
         let state = lock(&self.path.0);
@@ -172,7 +203,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&path, &paths.to(other)));
         drop(path);
         paths.to(other);
-        assert_eq!(lock(&paths.0).len(), 1);
+        assert_eq!(lock(&paths.0).paths.len(), 1);
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl bottleneck::Rule for Rule {
         match self {
             Self::Own(control) => {
                 control.on_ack(now, acked.sent, PACKET);
-                control.on_acks(now, acked.in_flight, !acked.has_more);
+                // As quinn-proto: what is lost is found, and reported, afterwards.
+                control.on_acks(now, acked.in_flight + acked.lost, !acked.has_more);
                 if acked.lost > 0 {
                     control.on_loss(acked.lost, false);
                 }
@@ -266,6 +267,26 @@ fn acks_take_no_share() {
     path.senders[0].add(now, 10_000_000);
     let got = percent(path.run(ms(1000))[0], mbits(100), ms(900));
     assert!(got >= 85, "{got} %");
+}
+
+/// Repair symbols that are lost are not sent again, and no ACK follows.
+#[test]
+fn lost_repairs_take_no_share() {
+    let known = Arc::default();
+    let mut path = path(vec![Sender::of_bytes(rule(&known), ms(0), 20_000_000)]);
+    path.run(ms(4000));
+    let mut other = Control::new(PACKET, &known);
+    let mut now = path.now;
+    other.on_sent(now, 10 * PACKET);
+    let sent = std::mem::replace(&mut now, path.now + ms(100));
+    other.on_ack(now, sent, 4 * PACKET);
+    other.on_acks(now, 6 * PACKET, true);
+    other.on_sent(now, 40);
+    other.on_loss(6 * PACKET, false);
+    path.senders[0].add(now, 10_000_000);
+    path.run(ms(1000));
+    let share = Member::of(&known).share().unwrap();
+    assert!(share >= mbits(85), "{share}");
 }
 
 /// A new connection beside one that knows the path needs no start.

@@ -11,6 +11,10 @@ use crate::stream::discard;
 
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
+/// How long a connection may send without an ACK while the peer sends: shorter than the silence after
+/// which the peer, to which nothing comes, stops.
+const UNACKED_MAX: Duration = Duration::from_secs(10);
+
 /// How far the ends of a connection have come to leave it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leaving {
@@ -31,6 +35,22 @@ impl Leaving {
 }
 
 impl Conn {
+    /// Something has come. Only an ACK of a packet that no other has acknowledged shows that what is sent arrives:
+    /// where its direction alone is open, the peer sends again and again, and former ACKs with it.
+    pub(super) fn note_acks(&mut self, now: Duration) {
+        let (acks, _) = self.load.acks();
+        if std::mem::replace(&mut self.acks, acks) != acks {
+            (self.acked, self.waits_since) = (now, None);
+        }
+    }
+
+    /// Whether the peer has acknowledged nothing for long: what is sent is lost on the way, although what the
+    /// peer sends arrives.
+    pub(super) fn is_unacked(&self, now: Duration) -> bool {
+        let unacked = |since| now.saturating_sub(since) > UNACKED_MAX;
+        self.is_up && !self.is_lost && self.waits_since.is_some_and(unacked)
+    }
+
     /// How long the peer may take to answer.
     pub(super) fn patience(&self) -> Duration {
         SILENT_MAX + 2 * self.inner.rtt()
@@ -125,6 +145,16 @@ impl Endpoint {
             conn.inner.ping();
             self.refused.insert(connection);
             self.touch(handle);
+        }
+    }
+
+    /// Ends a connection that only the peer can use.
+    pub(super) fn end_unacked(&mut self, handle: ConnectionHandle, now: Duration) {
+        let conn = self.connections.get(&handle);
+        if let Some(conn) = conn.filter(|conn| conn.is_unacked(now)) {
+            let connection = conn.number;
+            self.on_lost(handle, LostReason::TimedOut);
+            self.disconnect(connection, now);
         }
     }
 

@@ -34,6 +34,10 @@ pub(crate) struct Repair {
     pub(crate) bytes: Bytes,
 }
 
+/// Bytes of a symbol at the most: a packet's of a stream. Larger ones would take the receiver longer than
+/// they take the path.
+const SYMBOL_BYTES_MAX: usize = 1500;
+
 impl Repair {
     /// Reads what a peer has sent. `None` if that is no repair symbol.
     pub(crate) fn parse(datagram: &Bytes) -> Option<Self> {
@@ -53,6 +57,7 @@ impl Repair {
             bytes: datagram.slice_ref(rest),
         };
         let is_whole = !rest.is_empty()
+            && repair.symbol_bytes <= SYMBOL_BYTES_MAX
             && repair.length >= repair.symbol_bytes.max(1)
             && repair.length <= repair.symbol_bytes * SYMBOLS_MAX
             && repair.start + rest.len() <= repair.symbol_bytes * usize::from(REPAIRS_MAX)
@@ -100,6 +105,13 @@ mod tests {
     #[test]
     fn encoded_is_parsed() {
         assert_eq!(Repair::parse(&repair().encode()), Some(repair()));
+        let sized = |symbol_bytes| Repair {
+            length: symbol_bytes,
+            symbol_bytes,
+            ..repair()
+        };
+        let is_taken = |symbol_bytes| Repair::parse(&sized(symbol_bytes).encode()).is_some();
+        assert!(is_taken(SYMBOL_BYTES_MAX) && !is_taken(SYMBOL_BYTES_MAX + 1));
     }
 
     #[test]

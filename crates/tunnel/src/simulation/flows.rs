@@ -2,6 +2,9 @@
 //! Flows over streams: every byte arrives, in order, or the stream visibly fails; each has one
 //! outcome at both ends.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use posthaste_testkit::schedules;
 
 use super::*;
@@ -255,6 +258,107 @@ fn streams_leave_nothing_behind() {
     run(&mut network, &mut flows, 60);
     assert_eq!(network.ends[0].streams(network.dialed), 0);
     assert_eq!(network.ends[1].streams(accepted), 0);
+}
+
+/// All flows of a path together, whatever its round-trip time and losses; the other direction has no limit.
+// promise: K25
+#[test]
+fn limited_rate_of_a_path() {
+    for (delay, loss) in [(1, 0), (50, 0), (10, 5)] {
+        let mut coins = Rng::new(1);
+        let mut network = Network::new(move |_, _| coins.below(100_u64) < loss);
+        network.delay = ms(delay);
+        network.ends[0].set_rate_limits(&[(ACCEPTOR, 1_000_000)].into());
+        network.run_until("up", Network::is_up);
+        let (mut flows, start) = (Flows::default(), network.now);
+        for _ in 0..2 {
+            assert!(flows.open(&mut network, 2_000_000));
+        }
+        run(&mut network, &mut flows, 20);
+        let lasted = network.now - start;
+        let what = format!("{delay} ms, {loss} %: {lasted:?}");
+        assert!((ms(3_950)..ms(4_800)).contains(&lasted), "{what}");
+        network.ends[0].set_rate_limits(&HashMap::new());
+        let start = network.now;
+        assert!(flows.open(&mut network, 2_000_000), "{what}");
+        run(&mut network, &mut flows, 20);
+        assert!(network.now - start < ms(1_500), "{what} without a limit");
+    }
+}
+
+/// Three of ten packets are late by less than an eighth of a round trip, as over bonded links, and
+/// are not sent again.
+// promise: K22
+#[test]
+fn late_packets_are_not_lost() {
+    let sent = [0_u64, 8].map(|latest| {
+        let (mut coins, sent) = (Rng::new(1), Rc::new(Cell::new(0)));
+        let count = Rc::clone(&sent);
+        let mut network = Network::new(move |to, _| {
+            count.set(count.get() + to);
+            false
+        });
+        network.delay = ms(50);
+        network.ends[0].set_rate_limits(&[(ACCEPTOR, 12_500_000)].into());
+        network.late = Box::new(move || {
+            let is_late = coins.below(10_u64) < 3;
+            ms(if is_late { coins.below(latest + 1) } else { 0 })
+        });
+        network.run_until("up", Network::is_up);
+        let mut flows = Flows::default();
+        assert!(flows.open(&mut network, 5_000_000));
+        run(&mut network, &mut flows, 120);
+        sent.get()
+    });
+    assert!(sent[1] < sent[0] * 103 / 100, "{sent:?}");
+}
+
+/// Connections with one peer take turns, and small flows and ACKs do not wait for large ones.
+// promise: K25
+#[test]
+fn limited_connections_take_turns() {
+    for rate in [125_000, 1_000_000, 10_000_000] {
+        let mut network = Network::new(|_, _| false);
+        network.ends[0].set_rate_limits(&[(ACCEPTOR, rate)].into());
+        let [dialer, _] = credentials();
+        let first = network.dialed;
+        let now = network.now;
+        let second = network.ends[0].dial(address(1), &dialer, 0, now).unwrap();
+        let is_up = |one: &Event| matches!(one, Event::Up { .. });
+        network.run_until("up", |network| {
+            network.events[0].iter().filter(|one| is_up(one)).count() == 2
+        });
+        let mut flows = Flows::default();
+        let bytes = usize::try_from(rate).unwrap() * 4;
+        for connection in [first, second] {
+            network.dialed = connection;
+            assert!(flows.open(&mut network, bytes));
+        }
+        let until = network.now + ms(4_000);
+        while network.now < until {
+            flows.turn(&mut network);
+        }
+        let received: Vec<_> = flows.ends[1].values().map(|flow| flow.received).collect();
+        let (least, most) = (
+            *received.iter().min().unwrap(),
+            *received.iter().max().unwrap(),
+        );
+        assert!(
+            received.len() == 2 && most < least * 5 / 4,
+            "{rate}: {received:?}"
+        );
+        assert!(
+            (bytes * 85 / 100..bytes).contains(&(least + most)),
+            "{received:?}"
+        );
+        let start = network.now;
+        assert!(flows.open(&mut network, 100));
+        let small = flows.next;
+        while flows.ends[0][&small].received == 0 {
+            flows.turn(&mut network);
+            assert!(network.now < start + ms(400), "{rate}: a small flow waits");
+        }
+    }
 }
 
 /// Every second packet of a whole window is lost, which makes as many gaps as there can be.
