@@ -8,11 +8,12 @@
  * bypass_learn  run by user space, until the cut is chosen
  * bypass_step   likewise; user space carries out what it returns
  * bypass_settle likewise, once the relay's sockets are closed
- * bypass_bury   likewise: ends pairs whose relay has ended
+ * bypass_bury   likewise: ends pairs whose relay has ended, and has those become flows for which
+ *               there was no room
  *
  * A segment that goes both ways enters its interface once more, as the relay's copy, with
- * both mark bits of the node. One that goes direct has them at egress. No other packet has
- * both: the redirect mark is that of ingress, the socket mark that of egress.
+ * both marks of the node. One that goes direct has them at egress, where `packet_out` removes
+ * them: the pair may have become a flow of the packet path meanwhile.
  */
 #include "bypass.h"
 #include "packet_flows.h"
@@ -27,7 +28,6 @@
 #define SUM_MAX 512
 /* More than the longest payload has such parts. */
 #define SUM_PARTS 132
-#define NODE_MARKS (redirect_mark | socket_mark)
 
 /* Pairs that are handed over at a time. */
 struct {
@@ -384,8 +384,13 @@ GLOBAL int send_back(struct __sk_buff *skb)
 
 /* Sends the segment to the other end. Routing alone would not: the kernel looks for a socket
  * before it forwards, and the relay's is still there. */
-static __always_inline int send_direct(struct __sk_buff *skb, __u32 ifindex)
+static __always_inline int send_direct(struct __sk_buff *skb, const struct bypass_work *work,
+				       __u32 ifindex)
 {
+	/* The kernel drops a packet without a link layer header there, as from a tunnel, and
+	 * replaces what it finds. */
+	if (!work->l2_bytes && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return DROP;
 	skb->mark |= NODE_MARKS;
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
@@ -429,7 +434,20 @@ static __always_inline int on_segment(struct __sk_buff *skb, struct bypass_pair 
 		skb->mark |= NODE_MARKS;
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	}
-	return write_segment(skb) ? send_direct(skb, pair->ifindex[(e & 1) ^ 1]) : DROP;
+	if (!write_segment(skb))
+		return DROP;
+	return send_direct(skb, work, pair->ifindex[(e & 1) ^ 1]);
+}
+
+/* A SYN of a pair's addresses. Without a dead pair its ends would read each other in the wrong
+ * numbers, and anyone can send a SYN. */
+static __always_inline int on_syn(const struct bypass_pair *pair, const struct packet_key *key)
+{
+	if (pair->phase == BYPASS_DEAD)
+		return DROP;
+	if (is_over(pair))
+		bpf_map_delete_elem(&bypass_pairs, key);
+	return NEXT;
 }
 
 SEC("classifier")
@@ -440,23 +458,23 @@ int bypass_in(struct __sk_buff *skb)
 	struct bypass_pair *pair;
 	struct device *device;
 	struct view view;
+	bool is_copy;
 	__u32 e;
 
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!work || !device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
 	    !view_segment(skb, device->l2_bytes, &view))
 		return NEXT;
+	is_copy = (skb->mark & NODE_MARKS) == NODE_MARKS;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
 	if (!pair || (!pair->known && pair->phase != BYPASS_DEAD))
-		return NEXT;
-	/* Without the dead pair its ends would read each other in the wrong numbers, and anyone
-	 * can send a SYN. */
+		return is_copy ? DROP : NEXT;
 	if (view.flags & TCP_SYN)
-		return pair->phase == BYPASS_DEAD ? DROP : NEXT;
+		return on_syn(pair, &view.key);
 	e = view.turned != pair->turned;
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes))
 		return DROP;
-	if ((skb->mark & NODE_MARKS) == NODE_MARKS)
+	if (is_copy)
 		return on_copy(skb, pair, work, e);
 	return on_segment(skb, pair, work, e);
 }
@@ -476,12 +494,8 @@ int bypass_out(struct __sk_buff *skb)
 	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
-	if (!pair)
+	if (!pair || (skb->mark & NODE_MARKS) == NODE_MARKS)
 		return NEXT;
-	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
-		skb->mark &= ~NODE_MARKS;
-		return NEXT;
-	}
 	/* A segment whose socket is gone, forwarded by this host in the wrong numbers, or the
 	 * kernel's answer to it. */
 	if (pair->phase >= BYPASS_CLAMPING && !(skb->mark & socket_mark))
@@ -618,8 +632,14 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->server_shift = server->end_shift;
 	made->promised_shift = client->relay_shift;
 	made->node_shift = server->relay_shift;
+	made->out_ifindex = made->ifindex;
 	made->client_ack = server->end_ack + server->delta;
 	made->server_ack = client->end_ack + client->delta;
+	made->node_isn = made->client_ack - 1;
+	made->client_isn = made->server_ack - 1;
+	/* What is in flight fits into the receiver's window. */
+	made->server_next = server->edge + server->delta;
+	made->client_next = client->edge + client->delta;
 	made->was_relayed = made->is_long = true;
 	if (client->has_fin)
 		made->ended |= PACKET_FIN_CLIENT;
@@ -630,24 +650,31 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 }
 
 /* Makes a pair whose sockets are closed a flow of the packet path, which outlives the process.
- * Returns whether it has. */
-SEC("classifier")
-int bypass_settle(struct __sk_buff *skb)
+ * Without room there it stays a pair, until there is or the flow is over. Returns whether the pair
+ * is gone. */
+GLOBAL int settle(struct packet_key *key, const struct bypass_pair *pair)
 {
 	struct packet_flow made = {};
-	struct bypass_pair *pair;
-	struct packet_key key;
 
-	pair = pair_of_frame(skb, &key);
-	if (!pair || pair->phase != BYPASS_DIRECT)
+	if (!key || !pair || pair->phase != BYPASS_DIRECT)
 		return false;
 	describe(&made, pair);
 	note_client(made.ifindex);
 	/* In this order: a segment that finds neither would reach the host as one of no flow. */
-	if (bpf_map_update_elem(&packet_flows, &key, &made, BPF_ANY))
+	if (bpf_map_update_elem(&packet_flows, key, &made, BPF_ANY) && !is_over(pair))
 		return false;
-	bpf_map_delete_elem(&bypass_pairs, &key);
+	bpf_map_delete_elem(&bypass_pairs, key);
 	return true;
+}
+
+SEC("classifier")
+int bypass_settle(struct __sk_buff *skb)
+{
+	struct bypass_pair *pair;
+	struct packet_key key;
+
+	pair = pair_of_frame(skb, &key);
+	return pair && settle(&key, pair);
 }
 
 /* Sends the segment in hand, which is in the frame, to an end. */
@@ -664,9 +691,9 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct bypas
 	bpf_clone_redirect(skb, pair->ifindex[e & 1], 0);
 }
 
-/* Probes an end of a pair if that is dead: the frame is a segment from the other end to it, with
- * timestamps. With cb[0] the process of the pair has certainly ended. Returns whether the pair
- * is dead. */
+/* Looks after a pair: tries again to make it a flow, and probes an end of it if it is dead. The
+ * frame is a segment from the other end to it, with timestamps. With cb[0] the process of the pair
+ * has certainly ended. Returns whether the pair is dead. */
 SEC("classifier")
 int bypass_bury(struct __sk_buff *skb)
 {
@@ -679,6 +706,11 @@ int bypass_bury(struct __sk_buff *skb)
 	if (!work || !view_segment(skb, ETH_HLEN, &view))
 		return false;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
+	if (pair && pair->phase == BYPASS_DIRECT) {
+		if (is_abandoned(pair))
+			settle(&view.key, pair);
+		return false;
+	}
 	if (!pair || !read_segment(skb, view.at, view.bytes, ETH_HLEN) || !lock(pair))
 		return false;
 	e = view.turned == pair->turned;

@@ -151,6 +151,13 @@ static __always_inline bool is_finished(const struct bypass_direction *direction
 	return direction->has_fin && is_earlier(direction->fin, direction->end_ack);
 }
 
+/* Whether the relay has left, and neither end sends anything more. */
+static __always_inline bool is_over(const struct bypass_pair *pair)
+{
+	return pair->phase == BYPASS_DIRECT &&
+	       (pair->reset || (is_finished(&pair->by[0]) && is_finished(&pair->by[1])));
+}
+
 static __always_inline __u32 window_to(__u32 edge, __u32 ack, __u8 shift)
 {
 	__u32 bytes = is_earlier(ack, edge) ? edge - ack : 0;

@@ -181,7 +181,7 @@ impl Pairs {
     }
 
     /// Makes a flow whose sockets are closed one of the packet path. If that has no room, it stays
-    /// a pair.
+    /// a pair until there is.
     pub(crate) fn settle(&self, flow: &Flow) {
         let _ = Self::run(&self.settle, flow, [0; 2]);
     }

@@ -36,6 +36,9 @@ SETTING(setting_socket_mark);
 #define workers SET(setting_workers)
 #define redirect_mark SET(setting_redirect_mark)
 #define socket_mark SET(setting_socket_mark)
+/* Both, on what a program translated and sends once more: the redirect mark is otherwise that of
+ * ingress, and the socket mark that of egress. */
+#define NODE_MARKS (redirect_mark | socket_mark)
 
 /* After the IPv6 header of a fragment (RFC 8200 section 4.5). */
 struct fragment_header {

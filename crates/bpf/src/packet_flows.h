@@ -25,20 +25,25 @@ static __always_inline struct packet_control *control_of_node(void)
 	return bpf_map_lookup_elem(&packet_control, &only);
 }
 
-/* Whether an interface has had a client, or another one in its place has: flows of others
- * need no translation. */
+/* Whether an interface has had a client, or another one in its place has. */
 static __always_inline __u8 *clients_of(struct packet_control *control, __u32 ifindex)
 {
 	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
 }
 
-/* An interface with clients is gone: they may come by any other. */
-static __always_inline void expect_clients(void)
-{
-	struct packet_control *control = control_of_node();
+/* Sweeps after a change of the host's routes, addresses or interfaces until interfaces without
+ * clients are no longer searched: 30 s, since a node sweeps every 0.5 s. */
+#define SEARCHES 60
 
-	if (control)
-		__builtin_memset(control->clients, true, sizeof(control->clients));
+/* After a change of the host, clients may come by any interface. */
+static __always_inline void expect_clients(struct packet_control *control, __u32 epoch)
+{
+	if (control->epoch != epoch) {
+		control->epoch = epoch;
+		control->searches = SEARCHES;
+	} else if (control->searches) {
+		control->searches -= 1;
+	}
 }
 
 static __always_inline void note_client(__u32 ifindex)

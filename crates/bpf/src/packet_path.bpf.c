@@ -23,12 +23,18 @@
 /* Sequence numbers behind the client's first that a reset before the server's answer
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
-#define RESET_AHEAD_MAX (1 << 20)
 /* What is left of the hop limits of usual hosts, 64 and more, at the end of long paths. With less, a
  * client may look for the routers on its way, and wait for their errors. */
 #define HOPS_MIN 32
-/* Bytes between what a receiver has acknowledged and a sender's end: more than most windows. */
-#define END_AWAY_MAX (1 << 22)
+/* Bytes by which a segment may be ahead of what its sender has sent. Who does not see the flow has to
+ * guess its numbers; what is lost before this host is sent again, and closes the gap. */
+#define GAP_MAX (1 << 18)
+/* How long segments pass another interface alone until the flow is there. A bridge and its port
+ * both see each of them, the one soon after the other. */
+#define STRAY_NS 8000000ull
+#define MOVES_AFTER (200000000ull / STRAY_NS)
+/* Where an interface without clients is looked at: at one segment of so many. */
+#define LOOKS 4
 
 /* The key of the initial sequence numbers (RFC 6528). */
 SETTING(setting_isn_key0);
@@ -195,6 +201,8 @@ static __always_inline void strip_header(struct packet_scratch *scratch,
 {
 	strip_options(scratch, entry->promised);
 	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
+	/* Beside the data offset: the third flag of ECN (RFC 9768 section 3.1), and reserved ones. */
+	scratch->header.after[TCP_FLAGS_AT - 1] &= 0xf0;
 }
 
 /* Answers the SYN that the scratch area has read, after a delay, and makes of it the one that the
@@ -306,10 +314,10 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->ifindex = skb->ifindex;
 	made->turned = is_turned(&pkt->flow);
 	made->client_isn = made->other_isn = bpf_ntohl(pkt->tcp.seq);
-	made->held_next = made->server_ack = made->client_isn + 1;
+	made->held_next = made->server_ack = made->client_next = made->client_isn + 1;
+	made->out_ifindex = made->ifindex;
 	made->hop_limit = hop_limit(pkt);
 	made->window = bpf_ntohs(pkt->tcp.window);
-	made->family = pkt->family;
 	made->class_label = class_label_of(pkt);
 	made->syn_mss = scratch->options.mss;
 	if (pkt->l2_bytes)
@@ -327,7 +335,7 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 
 	promise(made, profile, options);
 	made->node_isn = hash;
-	made->client_ack = made->node_isn + 1;
+	made->client_ack = made->server_next = made->node_isn + 1;
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
 	made->client_ts = options->ts_value;
 	made->prefix = prefix_of(pkt);
@@ -369,13 +377,17 @@ static __always_inline int leave(__u32 reason)
  * meanwhile, the flow fares as one whose route changes after its SYN. */
 #define ROUTED_NS 1000000000ull
 
-/* Whether this host would forward the SYN in hand. */
+/* Whether this host would forward the SYN in hand, by another interface: to a client whose packets leave
+ * where they come, the kernel shows the shorter way (ICMP redirect), which the flow would take. */
 static __always_inline bool is_routed(struct __sk_buff *skb, const struct packet *pkt,
 				      struct packet_profile *profile, __u64 now)
 {
+	__u32 out;
+
 	if (profile && profile->routed_from == skb->ifindex && now - profile->routed_ns < ROUTED_NS)
 		return true;
-	if (!forwardable(skb, pkt))
+	out = forwardable(skb, pkt);
+	if (!out || out == skb->ifindex)
 		return false;
 	if (profile) {
 		profile->routed_from = skb->ifindex;
@@ -656,25 +668,49 @@ GLOBAL int hold(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	return !cut.open;
 }
 
-/* Notes the end that the segment in hand announces. `ahead`: how far it is ahead of what its
- * receiver has acknowledged; a reset that its receiver will not believe ends nothing. Who does not
- * see the flow has to guess that, and the first guess is most likely far off: then only the exact
- * number counts, as for the ends (RFC 5961 section 3.2). */
-static __always_inline void note_end(struct packet_flow *entry, __u8 flags, __u32 fin, __s32 ahead)
+/* What a segment shows of its sender, in its receiver's view. */
+struct shown {
+	__u32 acked; /* by the receiver */
+	__u32 *next; /* behind what was sent */
+	__u32 seq;
+	__u32 bytes; /* of sequence numbers */
+	__u8 flags;
+	__u8 fin; /* PACKET_FIN_* of the sender */
+};
+
+/* Notes what the segment in hand sends, and whether it ends the flow: only with the numbers of what is
+ * in flight, as its receiver would believe it (RFC 5961 section 3.2), and as hard to guess. */
+static __always_inline void note_sent(struct packet_flow *entry, const struct shown *shown)
 {
+	__u32 next = *shown->next, end = shown->seq + shown->bytes;
+	__s32 gap = shown->seq - next;
+
 	entry->last_ns = bpf_ktime_get_coarse_ns();
-	if (!(flags & TCP_RST) && entry->ended & PACKET_RESET)
+	if (gap <= GAP_MAX && (__s32)(end - next) > 0)
+		*shown->next = end;
+	if (!(shown->flags & TCP_RST) && entry->ended & PACKET_RESET)
 		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
-	if (!(flags & (TCP_FIN | TCP_RST)))
-		return;
-	if (ahead > END_AWAY_MAX || ahead < -END_AWAY_MAX)
-		entry->is_guessed = true;
-	if (entry->is_guessed && ahead)
-		return;
-	if (flags & TCP_FIN)
-		__sync_fetch_and_or(&entry->ended, fin);
-	if (flags & TCP_RST && ahead >= 0 && ahead <= RESET_AHEAD_MAX)
+	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked)
+		__sync_fetch_and_or(&entry->ended, shown->fin);
+	if (shown->flags & TCP_RST && shown->seq - shown->acked <= next - shown->acked)
 		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
+}
+
+/* Notes what a segment acknowledges: nothing that was not sent, so who does not see the flow has to
+ * guess that too. */
+static __always_inline void note_acked(__u32 *acked, __u16 *wraps, __u32 next, __u32 first, __u32 ack)
+{
+	if (ack - *acked > next - *acked)
+		return;
+	if (ack - first < *acked - first)
+		*wraps += 1;
+	*acked = ack;
+}
+
+/* Sequence numbers that the segment takes whose TCP header of `bytes` bytes is at `at`. */
+static __always_inline __u32 numbers_of(const struct __sk_buff *skb, __u32 at, __u32 bytes, __u8 flags)
+{
+	return skb->len - at - bytes + !!(flags & TCP_FIN);
 }
 
 /* Translates a segment of the client. */
@@ -682,6 +718,7 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	struct shown shown;
 
 	if (!entry || !scratch)
 		return PASS;
@@ -697,12 +734,16 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	how.narrow = entry->node_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
-	note_end(entry, how.flags, PACKET_FIN_CLIENT,
-		 how.former_seq + entry->client_seq_delta - entry->server_ack);
-	if (how.flags & TCP_ACK) {
-		entry->bytes_down += (__s32)(how.former_ack - entry->client_ack);
-		entry->client_ack = how.former_ack;
-	}
+	shown.acked = entry->server_ack;
+	shown.next = &entry->client_next;
+	shown.seq = how.former_seq + entry->client_seq_delta;
+	shown.bytes = numbers_of(skb, at, bytes, how.flags);
+	shown.flags = how.flags;
+	shown.fin = PACKET_FIN_CLIENT;
+	note_sent(entry, &shown);
+	if (how.flags & TCP_ACK)
+		note_acked(&entry->client_ack, &entry->client_wraps, entry->server_next,
+			   entry->node_isn + 1, how.former_ack);
 	return PASS;
 }
 
@@ -795,18 +836,36 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 }
 
-/* Whether an interface is that of a flow's client. If that is gone, another has taken its place. */
-static __always_inline bool is_clients(struct packet_flow *entry, __u32 ifindex)
+/* Whether one direction of a flow passes this interface: the one by which it has passed, or another
+ * to which its route was moved. `since`: when segments began to pass that one alone. */
+static __always_inline bool passes(__u32 *ifindex, __u8 *since, __u32 here)
 {
-	__u32 former = entry->ifindex;
+	__u8 now;
 
-	if (former == ifindex)
+	if (*ifindex == here) {
+		if (*since)
+			*since = 0;
 		return true;
-	if (bpf_map_lookup_elem(&devices, &former))
+	}
+	now = (bpf_ktime_get_coarse_ns() / STRAY_NS) | 1;
+	note_client(here);
+	if (!*since) {
+		*since = now;
 		return false;
-	entry->ifindex = ifindex;
-	note_client(ifindex);
+	}
+	if ((__u8)(now - *since) < MOVES_AFTER)
+		return false;
+	*ifindex = here;
+	*since = 0;
 	return true;
+}
+
+/* Whether segments of an interface are looked for among the flows: those of servers need no
+ * translation where they come. Few are looked at nevertheless, since a client's may come by any
+ * other interface later. */
+static __always_inline bool may_have_clients(__u32 ifindex)
+{
+	return has_clients(ifindex) || bpf_get_prandom_u32() % LOOKS == 0;
 }
 
 /* Whether a segment is the first of a connection. */
@@ -833,7 +892,7 @@ static __always_inline int carry_in(struct __sk_buff *skb)
 	}
 	/* A segment of a server. Where flows may have sockets, `redirect` would search for one: PASS,
 	 * for which the flow must be found, costs less. */
-	if (!has_clients(ifindex) && !has_relayed())
+	if (!has_relayed() && !may_have_clients(ifindex))
 		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || entry->state == PACKET_LEARNING)
@@ -841,7 +900,7 @@ static __always_inline int carry_in(struct __sk_buff *skb)
 	if (view.turned != entry->turned)
 		/* The server's: translated where it leaves to the client. */
 		return PASS;
-	if (!is_clients(entry, ifindex))
+	if (!passes(&entry->ifindex, &entry->strayed, ifindex))
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
@@ -1010,7 +1069,8 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
 		accept(entry, pkt, &scratch->options);
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
-		if (entry->promised & ~scratch->options.offers & (OFFERS_SACK | OFFERS_TIMESTAMPS))
+		if (entry->promised & ~scratch->options.offers &
+		    (OFFERS_SACK | OFFERS_TIMESTAMPS | OFFERS_WINDOW_SCALE))
 			mark_bad(&service);
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED)) {
 			note_nearer(entry);
@@ -1031,6 +1091,7 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	struct shown shown;
 
 	if (!entry || !scratch)
 		return PASS;
@@ -1044,12 +1105,16 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	how.narrow = entry->promised_shift;
 	if (!translate(skb, at, bytes, &how))
 		return PASS;
-	note_end(entry, how.flags, PACKET_FIN_SERVER,
-		 how.former_seq + entry->seq_delta - entry->client_ack);
-	if (how.flags & TCP_ACK) {
-		entry->bytes_up += (__s32)(how.former_ack - entry->server_ack);
-		entry->server_ack = how.former_ack;
-	}
+	shown.acked = entry->client_ack;
+	shown.next = &entry->server_next;
+	shown.seq = how.former_seq + entry->seq_delta;
+	shown.bytes = numbers_of(skb, at, bytes, how.flags);
+	shown.flags = how.flags;
+	shown.fin = PACKET_FIN_SERVER;
+	note_sent(entry, &shown);
+	if (how.flags & TCP_ACK)
+		note_acked(&entry->server_ack, &entry->server_wraps, entry->client_next,
+			   entry->client_isn + 1, how.former_ack);
 	return NEXT;
 }
 
@@ -1100,7 +1165,12 @@ int packet_out(struct __sk_buff *skb)
 	struct packet *pkt;
 	struct view view;
 
-	if (skb->vlan_present || !has_clients(ifindex))
+	/* `bypass_in` has translated it, for a pair that may be a flow by now. */
+	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
+		skb->mark &= ~NODE_MARKS;
+		return NEXT;
+	}
+	if (skb->vlan_present || !may_have_clients(ifindex))
 		return NEXT;
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!device)
@@ -1108,7 +1178,8 @@ int packet_out(struct __sk_buff *skb)
 	if (!view_segment(skb, device->l2_bytes, &view))
 		return icmp_out(skb);
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
-	if (!entry || view.turned == entry->turned || !is_clients(entry, ifindex))
+	if (!entry || view.turned == entry->turned ||
+	    !passes(&entry->out_ifindex, &entry->out_strayed, ifindex))
 		return NEXT;
 	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN)) {
 		if (!entry->is_long && is_long(entry, view.seq))

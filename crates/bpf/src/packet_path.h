@@ -152,7 +152,7 @@ static __always_inline bool has_clients(__u32 ifindex)
 {
 	struct packet_control *control = control_of_node();
 
-	return control && *clients_of(control, ifindex);
+	return control && (control->searches || *clients_of(control, ifindex));
 }
 
 /* The destination of a segment to the server. */

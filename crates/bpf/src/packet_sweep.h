@@ -99,7 +99,7 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 	struct packet_flow *entry;
 	struct packet_key key;
 	struct flow flow;
-	__u32 state, ifindex;
+	__u32 state;
 
 	if (bpf_skb_load_bytes(sweep->skb, SWEEP_KEYS_AT + index * sizeof(key), &key, sizeof(key)))
 		return 1;
@@ -107,9 +107,6 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 	if (!entry)
 		return 0;
 	state = entry->state;
-	ifindex = entry->ifindex;
-	if (!bpf_map_lookup_elem(&devices, &ifindex))
-		expect_clients();
 	sweep->left += 1;
 	sweep->due += is_due(entry, sweep->now);
 	if (state == PACKET_HELD) {
@@ -144,8 +141,10 @@ int packet_sweep(struct __sk_buff *skb)
 	struct sweep sweep = { .skb = skb, .now = bpf_ktime_get_ns() };
 	struct packet_control *control = control_of_node();
 
-	if (control && skb->cb[0])
+	if (control && skb->cb[0]) {
 		control->heartbeat_ns = sweep.now;
+		expect_clients(control, this_epoch());
+	}
 	bpf_loop(SWEEP_KEYS_MAX, sweep_flow, &sweep, 0);
 	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
 }
@@ -190,7 +189,7 @@ int packet_resend(struct __sk_buff *skb)
 	segment = &scratch->segment;
 	__builtin_memset(segment, 0, sizeof(*segment));
 	segment->flow = flow_of(key, entry->turned ^ given_up);
-	segment->family = entry->family;
+	segment->family = is_mapped(&key->first) ? AF_INET : AF_INET6;
 	segment->l2_bytes = ETH_HLEN;
 	if (given_up)
 		reset_to_client(segment, entry);

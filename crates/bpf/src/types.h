@@ -249,17 +249,23 @@ struct packet_flow {
 	__u64 since_ns; /* of its SYN (CLOCK_MONOTONIC) */
 	__u64 last_ns;  /* of its last segment */
 	__u32 state;    /* enum packet_state */
-	__u32 ifindex;  /* of the client */
+	__u32 ifindex;  /* by which the client's segments come */
+	/* Of the SYN, and of the SYN-ACK that the client got. Of a flow that was relayed: before the
+	 * first number that is counted. */
 	__u32 client_isn;
-	__u32 node_isn;   /* in the SYN-ACK that the client got */
+	__u32 node_isn;
 	__u32 seq_delta;  /* node's number less the server's */
 	__u32 node_ts;    /* TSval of the node's SYN-ACK */
 	__u32 ts_delta;   /* node's timestamp less the server's */
 	__u32 client_ts;  /* the client's newest */
 	__u32 held_next;  /* the sequence number that joins on to what is held */
 	__u32 held;       /* segments held */
-	__u32 client_ack; /* its last, for the server's resets */
+	/* What each has acknowledged, and the number behind all that the other has sent, both in its own
+	 * view. */
+	__u32 client_ack;
+	__u32 server_next;
 	__u32 server_ack;
+	__u32 client_next;
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
@@ -274,7 +280,7 @@ struct packet_flow {
 	__u8 server_shift;
 	__u8 hop_limit; /* of the client's SYN */
 	__u8 turned;	/* the client is the second of the key */
-	__u8 family;
+	__u8 was_relayed;
 	__u8 is_long; /* its server sent more than a first window */
 	__u8 tries; /* how often the node has sent the SYN again; TRIES_RESET */
 	__u16 syn_mss; /* in the client's SYN */
@@ -286,14 +292,16 @@ struct packet_flow {
 	__u32 client_seq_delta;
 	__u32 client_ts_delta;
 	__u8 node_shift;
-	__u8 was_relayed;
 	__u8 is_measured; /* it learns how long its server's answer is */
-	__u8 is_guessed; /* an end came whose numbers were far off */
+	/* In units of STRAY_NS, or 0: when segments began to come, and to leave, by another
+	 * interface. */
+	__u8 strayed;
+	__u8 out_strayed;
+	__u32 out_ifindex; /* by which the server's segments leave */
 	__u32 nearer_us; /* from its SYN until the nearer end had answered */
-	/* Sequence numbers that the other end has acknowledged: payload, and 1 for a FIN. The
-	 * differences of successive acknowledgements, so one that is late cancels out. */
-	__u64 bytes_up;	  /* the client's */
-	__u64 bytes_down; /* the server's */
+	/* How often the acknowledgements have passed the numbers of the SYNs, after 4 GiB each. */
+	__u16 server_wraps;
+	__u16 client_wraps;
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
@@ -327,6 +335,8 @@ struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
+	__u32 epoch;	    /* in which the sweep has run */
+	__u32 searches;	    /* sweeps for which any interface may have a client */
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
 };
 
@@ -484,7 +494,7 @@ enum step {
 	STAT(PACKET_UNFIT, "packet_unfit", \
 	     "SYNs with options or data that the packet path does not carry.") \
 	STAT(PACKET_LOCAL, "packet_local", \
-	     "SYNs that this host does not forward, or on the addresses of one of its sockets.") \
+	     "SYNs that this host does not forward to another interface, or on the addresses of one of its sockets.") \
 	STAT(PACKET_CLIENT, "packet_client", \
 	     "SYNs forwarded since their client was not observed to reach their destination, or would not get an answer.") \
 	STAT(PACKET_BLOCKED, "packet_blocked", \

@@ -410,8 +410,6 @@ impl Intercept for WorkerMaps {
     fn set_token(&mut self, token: u32, server: Option<SocketAddr>) -> io::Result<()> {
         let tail_call_maps = self.maps.tail_call_maps.get().ok_or(Error::Unsettled)?;
         let (tokens, key) = (&tail_call_maps.tokens, token.to_be_bytes());
-        // Only a token that is not there is an error.
-        let _ = tail_call_maps.foreign_tokens.delete(&key);
         let Some(server) = server else {
             return Ok(tokens.delete(&key)?);
         };

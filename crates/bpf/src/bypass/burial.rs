@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends the pairs whose relay has ended in the middle of a hand-over.
+//! Ends the pairs whose relay has ended in the middle of a hand-over, and has those become flows for which
+//! there was no room.
 //!
 //! The programs reset an end by the number that its next segment acknowledges. An end that only
 //! waits sends none, so it is probed, from outside of the programs: by the node, and after its
@@ -60,7 +61,7 @@ impl Burial {
         })
     }
 
-    /// Has the ends of dead pairs probed, and removes those that have been dead for long. `ended`:
+    /// Has all pairs looked after, and removes those that have been dead for long. `ended`:
     /// the process of all pairs has certainly ended. Returns how many are left.
     ///
     /// # Errors
@@ -71,15 +72,14 @@ impl Burial {
         self.pairs.each(|key, value| {
             let pair = whole::<types::bypass_pair>(value);
             // A process that ended between the last two steps leaves a flow that works.
-            let Some(pair) = pair.filter(|pair| pair.phase != DIRECT) else {
-                left += 1;
-                return true;
+            let is_old = |pair: &types::bypass_pair| {
+                pair.phase != DIRECT && now.saturating_sub(pair.looked_ns) > nanoseconds(DEAD_TIME)
             };
-            if now.saturating_sub(pair.looked_ns) > nanoseconds(DEAD_TIME) {
+            if pair.is_some_and(|pair| is_old(&pair)) {
                 old.push(key.to_vec());
             } else {
                 left += 1;
-                self.probe(key, ended);
+                self.look_after(key, ended);
             }
             true
         })?;
@@ -87,8 +87,8 @@ impl Burial {
         Ok(left)
     }
 
-    /// Probes both ends of a pair, if it is dead.
-    fn probe(&self, key: &[u8], ended: bool) {
+    /// Probes both ends of a pair if it is dead; makes it a flow if its relay has left.
+    fn look_after(&self, key: &[u8], ended: bool) {
         let Some(key) = whole::<types::packet_key>(key) else {
             return;
         };

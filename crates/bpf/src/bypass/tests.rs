@@ -6,6 +6,8 @@
 
 mod frame;
 
+use std::time::Duration;
+
 use posthaste_bypass::machine::Direction;
 use posthaste_bypass::{Block, Header, Pair, Phase, Step};
 use posthaste_testkit::{Rng, schedules, seeds};
@@ -29,17 +31,23 @@ const REDIRECT: u32 = 7;
 /// `CLOCK_MONOTONIC` in a test, in milliseconds; only differences count.
 const START: u32 = 1000;
 
+/// Room in the table of the packet path.
+const FLOWS: u32 = 4;
+
 struct Programs {
     inward: Program,
     outward: Program,
     pairs: Pairs,
+    flows: Arc<Map>,
 }
 
 impl Programs {
     fn load() -> Self {
         let object = &bypass::OBJECT;
         let numbers = 0..object.maps.len();
-        let maps: Vec<_> = numbers.map(|at| object.make(at, None).unwrap()).collect();
+        let entries = |at| (at == map::PACKET_FLOWS).then_some(FLOWS);
+        let maps = numbers.map(|at| object.make(at, entries(at)).unwrap());
+        let maps: Vec<_> = maps.collect();
         let settings = Settings {
             workers: 1,
             redirect_mark: REDIRECT_MARK,
@@ -67,6 +75,24 @@ impl Programs {
             inward,
             outward,
             pairs,
+            flows: Arc::clone(&maps[map::PACKET_FLOWS]),
+        }
+    }
+
+    fn has_pair(&self, frame: &Frame) -> bool {
+        let mut raw = vec![0; size_of::<types::bypass_pair>()];
+        self.pairs.map.look_up(&frame.key(), &mut raw).unwrap()
+    }
+
+    /// Leaves no room for another flow.
+    fn fill_flows(&self) {
+        for number in 0..FLOWS {
+            let key = types::packet_key {
+                first_port: u16::try_from(number).unwrap(),
+                ..types::packet_key::default()
+            };
+            let flow = types::packet_flow::default();
+            self.flows.update(bytes(&key), bytes(&flow)).unwrap();
         }
     }
 
@@ -156,6 +182,17 @@ impl<'a> Both<'a> {
             link: [[0; LINK_BYTES]; 2],
             // Never abandoned in a test.
             looked_ns: u64::MAX / 4,
+        };
+        let key = self.frame.key();
+        self.programs.pairs.map.update(&key, bytes(&pair)).unwrap();
+    }
+
+    /// The same, for a pair at which the worker looks no more.
+    fn store_abandoned(&self) {
+        self.store();
+        let pair = types::bypass_pair {
+            looked_ns: nanoseconds(monotonic().saturating_sub(Duration::from_secs(4))),
+            ..self.programs.read(&self.frame)
         };
         let key = self.frame.key();
         self.programs.pairs.map.update(&key, bytes(&pair)).unwrap();
@@ -426,5 +463,61 @@ fn no_syn_removes_a_dead_pair() {
         let frame = both.frame.syn(&mut both.rng);
         assert_eq!(both.run(&programs.inward, &frame, 0).verdict, verdict);
         both.assert_equal();
+    }
+}
+
+/// A flow for which the packet path has no room stays a pair until there is room, or it is over: then
+/// its addresses are free for another connection.
+#[test]
+fn pairs_without_room_do_not_last() {
+    leave_network();
+    let programs = Programs::load();
+    programs.fill_flows();
+    let mut both = Both::new(&programs, 1);
+    both.pair.phase = Phase::Direct;
+    both.store_abandoned();
+    programs.pairs.settle(&both.frame.flow());
+    let look_after = || programs.pairs.burial.round(false).unwrap();
+    assert_eq!((look_after(), look_after()), (1, 1), "no room");
+    for is_over in [false, true] {
+        for direction in &mut both.pair.directions {
+            (direction.has_fin, direction.fin) = (true, direction.end_ack);
+            direction.end_ack += u32::from(is_over);
+        }
+        both.store_abandoned();
+        let syn = both.frame.syn(&mut both.rng);
+        assert_eq!(both.run(&programs.inward, &syn, 0).verdict, NEXT);
+        assert_eq!(programs.has_pair(&both.frame), !is_over, "after a SYN");
+        both.store_abandoned();
+        look_after();
+        assert_eq!(programs.has_pair(&both.frame), !is_over);
+    }
+    both.pair.directions[0].has_fin = false;
+    both.store_abandoned();
+    let other = types::packet_key::default();
+    programs.flows.delete(bytes(&other)).unwrap();
+    look_after();
+    assert!(!programs.has_pair(&both.frame), "there is room");
+    let mut flow = vec![0; size_of::<types::packet_flow>()];
+    assert!(
+        programs
+            .flows
+            .look_up(&both.frame.key(), &mut flow)
+            .unwrap()
+    );
+}
+
+/// The pair may be gone when the copy for the relay is received: its marks would take it to a socket
+/// that is closed, and the kernel would reset the end.
+#[test]
+fn copies_without_a_pair_are_dropped() {
+    leave_network();
+    let programs = Programs::load();
+    let mut both = Both::new(&programs, 1);
+    programs.pairs.map.delete(&both.frame.key()).unwrap();
+    let header = Header::default();
+    for (mark, verdict) in [(NODE_MARKS, DROP), (0, NEXT)] {
+        let frame = both.frame.of(0, &header, &mut both.rng);
+        assert_eq!(both.run(&programs.inward, &frame, mark).verdict, verdict);
     }
 }

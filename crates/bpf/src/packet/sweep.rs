@@ -113,7 +113,7 @@ impl Sweep {
 fn is_at_rest(flow: &[u8], now: u64) -> bool {
     whole::<types::packet_flow>(flow).is_some_and(|flow| {
         flow.state == OPEN
-            && flow.ended & FINS != FINS
+            && flow.ended < FINS
             && now.saturating_sub(flow.last_ns) < nanoseconds(IDLE_MIN)
     })
 }
@@ -230,6 +230,23 @@ mod tests {
         let started = kernel_time();
         assert_eq!(pass(&mut walk, &program).0, 900_000, "the others stay");
         println!("again {:?}", kernel_time() - started);
+    }
+
+    /// A reset ends a flow as two FINs do.
+    #[test]
+    fn flows_that_were_reset_are_swept() {
+        let (flows, program) = sweep_of(1024);
+        let since = posthaste_relay::sys::monotonic() - Duration::from_secs(60);
+        for (number, ended) in (0..).zip([0, 1, FINS, 4]) {
+            let flow = types::packet_flow {
+                state: OPEN,
+                ended,
+                last_ns: nanoseconds(since),
+                ..types::packet_flow::default()
+            };
+            flows.update(bytes(&key(number)), bytes(&flow)).unwrap();
+        }
+        assert_eq!(pass(&mut Sweep::new(&flows), &program), (2, 1));
     }
 
     #[test]

@@ -30,9 +30,11 @@ const IFINDEX: u32 = 1;
 /// `PACKET_RESET`
 const RESET: u32 = 4;
 /// As in the programs.
-const RESET_AHEAD_MAX: u32 = 1 << 20;
-const END_AWAY_MAX: u32 = 1 << 22;
+const GAP_MAX: i32 = 1 << 18;
 const CASES: usize = 20_000;
+/// The word of `struct __sk_buff`, and the marks: all settings are 1.
+const MARK: usize = 2;
+const NODE_MARKS: u32 = 1;
 
 /// Maps of a packet path with so many flows.
 pub(super) fn maps(flows: u32) -> Vec<Arc<Map>> {
@@ -73,8 +75,8 @@ impl Programs {
         let described = maps[map::DEVICES].update(&IFINDEX.to_ne_bytes(), bytes(&device));
         described.unwrap();
         // Behind the counters of `struct packet_control`: every interface has had a client.
-        let mut control = [0; 16 + 1024];
-        control[16..].fill(1);
+        let mut control = [0; 24 + 1024];
+        control[24..].fill(1);
         maps[map::PACKET_CONTROL].update(&[0; 4], &control).unwrap();
         let programs = [program::PACKET_IN, program::PACKET_OUT].map(|number| load(number, &maps));
         Self { maps, programs }
@@ -216,8 +218,13 @@ fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
         ifindex: IFINDEX,
         seq_delta: number(rng),
         ts_delta: number(rng),
+        client_isn: number(rng),
+        node_isn: number(rng),
         client_ack: number(rng),
+        server_next: number(rng),
         server_ack: number(rng),
+        client_next: number(rng),
+        out_ifindex: IFINDEX,
         granted: [0, WINDOW_SCALE][rng.below(2_usize)],
         client_shift: shift(rng),
         server_shift: shift(rng),
@@ -269,15 +276,36 @@ fn random_segments_are_translated_as_by_the_reference() {
         let (key, source_is_second) = segment.key();
         let mut entry = flow(&mut rng, source_is_second != out);
         if rng.once_in(2) {
-            // What the receiver has acknowledged is near.
-            let away = rng.below(1_u32 << 28).wrapping_sub(1 << 27) >> rng.below(28_u32);
-            let seq = segment.seq.wrapping_add(shift(&entry, out).seq);
-            let acked = if out {
-                &mut entry.client_ack
-            } else {
-                &mut entry.server_ack
+            // What is in flight is near, and what the segment acknowledges.
+            let mut near = || {
+                let away = rng.below(1_u32 << 28) >> rng.below(29_u32);
+                if rng.once_in(2) {
+                    away
+                } else {
+                    away.wrapping_neg()
+                }
             };
-            *acked = seq.wrapping_sub(away);
+            let seq = segment.seq.wrapping_add(shift(&entry, out).seq);
+            let sent =
+                [seq, seq, segment.ack, segment.ack].map(|number| number.wrapping_add(near()));
+            let numbers = if out {
+                [
+                    &mut entry.client_ack,
+                    &mut entry.server_next,
+                    &mut entry.server_ack,
+                    &mut entry.client_next,
+                ]
+            } else {
+                [
+                    &mut entry.server_ack,
+                    &mut entry.client_next,
+                    &mut entry.client_ack,
+                    &mut entry.server_next,
+                ]
+            };
+            for (number, sent) in numbers.into_iter().zip(sent) {
+                *number = sent;
+            }
         }
         let flows = &programs.maps[map::PACKET_FLOWS];
         flows.update(bytes(&key), bytes(&entry)).unwrap();
@@ -288,6 +316,27 @@ fn random_segments_are_translated_as_by_the_reference() {
         assert_counted(&programs.flow(&key), &entry, &segment, out);
         flows.delete(bytes(&key)).unwrap();
     }
+}
+
+/// A segment that was translated for a hand-over has the node's marks: the flow that its pair has become
+/// meanwhile does not translate it once more.
+#[test]
+fn marked_segments_are_translated() {
+    let programs = Programs::load();
+    let mut rng = Rng::new(5);
+    let segment = segment(&mut rng, false);
+    let (key, source_is_second) = segment.key();
+    let entry = flow(&mut rng, !source_is_second);
+    let flows = &programs.maps[map::PACKET_FLOWS];
+    flows.update(bytes(&key), bytes(&entry)).unwrap();
+    let mut context = [0; CONTEXT_WORDS];
+    context[MARK] = NODE_MARKS;
+    let (frame, mut after) = (segment.frame(), vec![0; segment.frame().len()]);
+    let mut context_after = [0; 256];
+    let program = programs.programs[1].as_fd();
+    let run = sys::run_frame(program, &frame, &context, &mut after, &mut context_after);
+    assert_eq!((run.unwrap().0, after), (NEXT, frame));
+    assert_eq!(context_after.as_chunks::<4>().0[MARK], [0; 4]);
 }
 
 /// An ICMP error quotes a segment of the client as the server's connection has it. The client of a
@@ -317,34 +366,58 @@ fn errors_quote_the_clients_numbers() {
     }
 }
 
-/// What the other end has acknowledged is counted, wherever the numbers are.
+/// What the other end has acknowledged is counted, and ends are noted, if the numbers fit what is in
+/// flight.
 fn assert_counted(
     after: &types::packet_flow,
     before: &types::packet_flow,
     segment: &Segment,
     out: bool,
 ) {
-    let acks = [before.client_ack, before.server_ack];
-    let (ack, [acked, former], bytes, end) = if out {
-        (after.server_ack, acks, after.bytes_up, 2)
+    // The sender's own direction, and the one that it acknowledges: what is acknowledged, and the end
+    // of what was sent, both before and after.
+    let client = |flow: &types::packet_flow| (flow.server_ack, flow.client_next);
+    let server = |flow: &types::packet_flow| (flow.client_ack, flow.server_next);
+    let (sent, other, wraps, end) = if out {
+        (
+            [server(before), server(after)],
+            [client(before), client(after)],
+            [before.client_isn, after.server_wraps.into()],
+            2,
+        )
     } else {
-        (after.client_ack, [acks[1], acks[0]], after.bytes_down, 1)
+        (
+            [client(before), client(after)],
+            [server(before), server(after)],
+            [before.node_isn, after.client_wraps.into()],
+            1,
+        )
     };
-    let acknowledges = segment.flags & 16 != 0;
-    let expected = if acknowledges { segment.ack } else { former };
-    assert_eq!(ack, expected, "{segment:?}");
-    let more = i64::from(expected.wrapping_sub(former).cast_signed());
-    assert_eq!(bytes.cast_signed(), more, "{segment:?}");
+    let [fin, reset, acknowledges] = [1, 4, 16].map(|flag| segment.flags & flag != 0);
+    let within = |number: u32, (acked, next): (u32, u32)| {
+        number.wrapping_sub(acked) <= next.wrapping_sub(acked)
+    };
+    let is_new = acknowledges && within(segment.ack, other[0]);
+    let acked = if is_new { segment.ack } else { other[0].0 };
+    assert_eq!(other[1], (acked, other[0].1), "{segment:?}");
+    let [isn, wraps] = wraps;
+    let from_first = |number: u32| number.wrapping_sub(isn).wrapping_sub(1);
+    let wrapped = from_first(acked) < from_first(other[0].0);
+    assert_eq!(wraps, u32::from(wrapped), "{segment:?}");
+
     let seq = segment.seq.wrapping_add(shift(before, out).seq);
-    let ahead = seq.wrapping_sub(acked);
-    let is_near = ahead.cast_signed().unsigned_abs() <= END_AWAY_MAX;
-    let [fin, reset] = [1, 4].map(|flag| segment.flags & flag != 0);
-    assert_eq!(after.is_guessed != 0, (fin || reset) && !is_near);
-    let fin = if fin && is_near { end } else { 0 };
-    let reset = if reset && ahead <= RESET_AHEAD_MAX {
-        RESET
+    let length = u32::try_from(segment.payload.len()).unwrap();
+    let behind = seq.wrapping_add(length).wrapping_add(fin.into());
+    let gap = seq.wrapping_sub(sent[0].1).cast_signed();
+    let is_more = behind.wrapping_sub(sent[0].1).cast_signed() > 0;
+    let next = if gap <= GAP_MAX && is_more {
+        behind
     } else {
-        0
+        sent[0].1
     };
-    assert_eq!(after.ended, fin | reset, "{segment:?}, {ahead}");
+    assert_eq!(sent[1], (sent[0].0, next), "{segment:?}, gap {gap}");
+    let is_end = fin && gap <= 0 && within(behind, (sent[0].0, next));
+    let is_reset = reset && within(seq, sent[0]);
+    let expected = if is_end { end } else { 0 } | if is_reset { RESET } else { 0 };
+    assert_eq!(after.ended, expected, "{segment:?}, gap {gap}");
 }

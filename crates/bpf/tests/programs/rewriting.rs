@@ -197,6 +197,11 @@ impl<'a> Test<'a> {
             self.repeat(syn, &mut flow)?;
         }
         let answer = self.syn_ack(passed);
+        if self.rng.once_in(8) {
+            // It may have come damaged.
+            self.ports.server.send_corrupted(&answer);
+            self.ports.discard();
+        }
         if self.rng.once_in(4) {
             self.answer_first(&mut flow, &answer)?;
         } else {
@@ -204,7 +209,9 @@ impl<'a> Test<'a> {
         }
         self.known.learn(promise.offered(), &answer);
         let grant = Offer::of(&answer).unwrap();
-        self.is_bad = promise.sack && !grant.sack || promise.times && grant.times.is_none();
+        self.is_bad = promise.sack && !grant.sack
+            || promise.times && grant.times.is_none()
+            || promise.shift.is_some() && grant.shift.is_none();
         self.exchange(&flow)
     }
 
