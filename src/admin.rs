@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use tokio::io::Interest;
@@ -319,6 +319,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
     let mut failed = false;
     let mut settled = false;
     let mut packet_log = PacketLog::new();
+    let mut heap = memory::Heap::default();
     loop {
         let pause = match control.state() {
             State::Ready => LOOK_INTERVAL,
@@ -338,6 +339,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
             memory::forget_start();
             settled = true;
         }
+        heap.look(Instant::now());
         let ended = roll.ended();
         if ended == control.workers().len() {
             break;

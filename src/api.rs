@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_daemon::http::millis;
-use posthaste_relay::control::{Phase, RelayDetail, RelayInfo};
+use posthaste_daemon::http::{micros, millis};
+use posthaste_relay::control::{Phase, RelayDetail, RelayInfo, SideInfo};
 use posthaste_relay::sys::{MultipathInfo, TcpInfo};
 use serde::{Deserialize, Serialize};
 
@@ -234,8 +234,8 @@ fn phase_word(phase: Phase) -> &'static str {
 pub(crate) struct Detail {
     #[serde(flatten)]
     pub(crate) relay: Relay,
-    pub(crate) downstream: Option<Tcp>,
-    pub(crate) upstream: Option<Tcp>,
+    pub(crate) downstream: Option<Side>,
+    pub(crate) upstream: Option<Side>,
 }
 
 impl From<RelayDetail> for Detail {
@@ -246,6 +246,41 @@ impl From<RelayDetail> for Detail {
             upstream: detail.upstream.map(Into::into),
         }
     }
+}
+
+/// One side of a relay.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Side {
+    Tcp(Box<Tcp>),
+    Stream { tunnel: Tunnel },
+}
+
+impl From<SideInfo> for Side {
+    fn from(side: SideInfo) -> Self {
+        match side {
+            SideInfo::Tcp(info) => Self::Tcp(Box::new(info.into())),
+            SideInfo::Stream(info) => Self::Stream {
+                tunnel: Tunnel {
+                    remote: info.remote.to_string(),
+                    rtt_us: micros(info.rtt),
+                    packets_sent: info.packets_sent,
+                    packets_lost: info.packets_lost,
+                    streams: info.streams,
+                },
+            },
+        }
+    }
+}
+
+/// The connection to another node of which a side is a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Tunnel {
+    pub(crate) remote: String,
+    pub(crate) rtt_us: u64,
+    pub(crate) packets_sent: u64,
+    pub(crate) packets_lost: u64,
+    pub(crate) streams: usize,
 }
 
 /// The kernel's view of one connection.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use posthaste_daemon::http::{micros, millis};
-use posthaste_relay::chain::{self, Chains, Encapsulation};
+use posthaste_relay::chain::{self, Chains, Encapsulation, Transport};
 use posthaste_relay::control::Known;
 use posthaste_relay::flow::Flow;
 use posthaste_relay::policy::Prefix;
@@ -109,6 +109,42 @@ fn no_option(
     (known.option_paused_ms > 0).then(|| "the peer did not accept the last ones".into())
 }
 
+/// What carries flows to a peer now: most of them, where hops over TCP lose much.
+fn carrier(
+    transport: Transport,
+    tunnels: u64,
+    failure: Option<&str>,
+    lost_in_million: Option<u32>,
+    is_lossy: bool,
+) -> api::Carrier {
+    let lost = lost_in_million.map(|lost| f64::from(lost) / 10_000.0);
+    let (carries, why) = match transport {
+        Transport::Tcp | Transport::Mptcp => (transport, None),
+        Transport::Quic | Transport::Auto if tunnels == 0 => {
+            let why = failure.map(|failure| format!("no tunnel is up: {failure}"));
+            let why = why.unwrap_or_else(|| "no tunnel is up".to_owned());
+            (Transport::Tcp, Some(why))
+        }
+        Transport::Quic => (transport, None),
+        Transport::Auto => {
+            let carries = if is_lossy {
+                Transport::Quic
+            } else {
+                Transport::Tcp
+            };
+            let why = match lost {
+                Some(lost) => format!("hops over TCP lose {lost:.2} % of their segments"),
+                None => "no loss of hops over TCP is known".to_owned(),
+            };
+            (carries, Some(why))
+        }
+    };
+    api::Carrier {
+        transport: carries.name().into(),
+        why,
+    }
+}
+
 /// The direct connection.
 fn direct() -> api::Candidate {
     api::Candidate {
@@ -116,6 +152,7 @@ fn direct() -> api::Candidate {
         nodes: Vec::new(),
         peer: None,
         usable: true,
+        carried_by: None,
         waiting: 0,
         header_in: None,
         no_option: None,
@@ -143,6 +180,7 @@ impl Workers {
             nodes: Vec::new(),
             usable: known.health.usable && self.path_health(path).usable,
             peer: Some(known.name),
+            carried_by: known.carried_by,
             waiting: known.waiting,
             header_in: Some(encapsulation.name().into()),
             no_option,
@@ -153,8 +191,17 @@ impl Workers {
         let all = self.known.iter().flat_map(|known| &known.peers);
         let states: Vec<_> = all.filter(|state| state.peer == peer.id).collect();
         let each = || states.iter();
+        let tunnels = each().map(|state| u64::from(state.tunnels)).sum();
+        let lost_in_million = each().filter_map(|state| state.lost_in_million).max();
+        let is_lossy = each().any(|state| state.is_lossy);
+        let failure = each().find_map(|state| state.tunnel_failure);
         api::Peer {
             name: peer.name.to_string(),
+            transport: peer.transport.name().into(),
+            carried_by: (peer.transport != Transport::Tcp && !states.is_empty())
+                .then(|| carrier(peer.transport, tunnels, failure, lost_in_million, is_lossy)),
+            tunnels,
+            lost_in_million,
             id: peer.id.into(),
             address: peer.address.to_string(),
             pool_min: peer.pool.min,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Releases memory that only the start needed.
+//! Releases memory that only the start needed, or only a load that is over.
 //!
 //! The kernel maps pages around each used page of the program. A node that has read its command
 //! line and its configuration has most of the file in memory, and never needs most of that again.
@@ -8,6 +8,14 @@
 
 use std::fs;
 use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use posthaste_daemon::metrics::resident_bytes;
+
+/// Bytes of free heap that are kept: what is given back has to be mapped again.
+const FREE_MAX: f64 = 64e6;
+/// How long more than that is kept.
+const FREE_FOR: Duration = Duration::from_secs(30);
 
 /// Releases the pages of the program's code and constants, which return on access, and free pages
 /// of the heap.
@@ -27,6 +35,36 @@ pub(crate) fn forget_start() {
             );
         }
     }
+}
+
+/// Gives back what a load has left in the heap: the allocator keeps most of what is free.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    looked: Option<Instant>,
+    was_free: bool,
+}
+
+impl Heap {
+    /// Looks, not too often, and releases what was free the last time too.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if self.looked.is_some_and(|looked| now - looked < FREE_FOR) {
+            return;
+        }
+        self.looked = Some(now);
+        let is_free = resident_bytes().is_some_and(|resident| resident - used() > FREE_MAX);
+        if is_free && self.was_free {
+            // SAFETY: what is in use is left alone.
+            unsafe { libc::malloc_trim(0) };
+        }
+        self.was_free = is_free;
+    }
+}
+
+/// Bytes in use, in the heaps of all threads.
+fn used() -> f64 {
+    // SAFETY: it reads the allocator's counters under its locks.
+    let counts = unsafe { libc::mallinfo2() };
+    (counts.uordblks + counts.hblkhd) as f64
 }
 
 /// The parts of files in /proc/PID/maps (proc_pid_maps(5)) that cannot have been written to: code,
@@ -103,6 +141,27 @@ mod tests {
                 0x7f00_00a0_1000..0x7f00_00a0_2000,
             ]
         );
+    }
+
+    #[test]
+    fn free_heap_is_given_back() {
+        // In a thread's own heap, with pieces between that stay.
+        let load = || {
+            let pieces: Vec<_> = (0..4000)
+                .map(|_| (vec![1_u8; 60_000], vec![1_u8; 100]))
+                .collect();
+            pieces.into_iter().map(|(_, kept)| kept).collect::<Vec<_>>()
+        };
+        let kept = std::thread::spawn(load).join().unwrap();
+        let resident = || resident_bytes().unwrap();
+        let (before, start) = (resident(), Instant::now());
+        let mut heap = Heap::default();
+        heap.look(start);
+        heap.look(start + FREE_FOR / 2);
+        assert!(resident() + FREE_MAX > before, "not at once");
+        heap.look(start + FREE_FOR);
+        assert!(resident() + 150e6 < before, "{before} {}", resident());
+        assert_eq!(kept.len(), 4000);
     }
 
     #[test]

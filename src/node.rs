@@ -497,7 +497,7 @@ fn set_rate_limits(
         Some(congestion) => congestion.set_limits(&limits)?,
         None if limits.is_empty() => {}
         None => log.warn(
-            "rate_limit has no effect: this process has no congestion control \"posthaste\" \
+            "rate_limit does not bound hops over TCP: this process has no congestion control \"posthaste\" \
              (Linux 6.4 with BTF, from the start on); restart it, or limit the interface with tc",
             &[],
         ),

@@ -32,6 +32,16 @@ pub(crate) struct Peer {
     pub(crate) header_in: String,
     /// Time until the last worker resumes sending it options, after ignored ones.
     pub(crate) option_paused_ms: u64,
+    /// What carries hops to it, by the configuration, and now.
+    pub(crate) transport: String,
+    #[serde(default)]
+    pub(crate) carried_by: Option<Carrier>,
+    /// Tunnels to it over which flows may begin, of all workers.
+    #[serde(default)]
+    pub(crate) tunnels: u64,
+    /// Of a million segments of hops over TCP, how many were lost of late at the worker with most.
+    #[serde(default)]
+    pub(crate) lost_in_million: Option<u32>,
     /// Idle warm hops, of all workers.
     pub(crate) waiting: u64,
     /// Warm hops that are being opened, of all workers.
@@ -51,6 +61,14 @@ pub(crate) struct Peer {
     /// Error of the last failed dial.
     pub(crate) failure: Option<String>,
     pub(crate) health: Health,
+}
+
+/// What carries a hop, and why if there is a choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Carrier {
+    /// `tcp`, `mptcp` or `quic`.
+    pub(crate) transport: String,
+    pub(crate) why: Option<String>,
 }
 
 /// A chain.
@@ -106,6 +124,9 @@ pub(crate) struct Candidate {
     /// The first node of the chain.
     pub(crate) peer: Option<String>,
     pub(crate) usable: bool,
+    /// What would carry the flow to the peer now, if a node was queried.
+    #[serde(default)]
+    pub(crate) carried_by: Option<Carrier>,
     /// Idle warm hops to the peer.
     pub(crate) waiting: u64,
     /// What carries the chain header over a cold hop: `convert` or `option`.

@@ -69,6 +69,10 @@ fn worker(paris_down: bool, south_down: bool) -> Known {
             wanted: 4,
             rtt: Some(Duration::from_millis(20)),
             opened: None,
+            lost_in_million: None,
+            is_lossy: false,
+            tunnels: 0,
+            tunnel_failure: None,
             totals: HopTotals {
                 taken: 5,
                 ..HopTotals::default()
@@ -182,6 +186,10 @@ fn first_usable_next_hop() {
         wanted: 0,
         rtt: None,
         opened: None,
+        lost_in_million: None,
+        is_lossy: false,
+        tunnels: 0,
+        tunnel_failure: None,
         totals: HopTotals::default(),
         failure: Some("could not connect".into()),
         down_for: Some(Duration::from_millis(1)),
@@ -230,6 +238,73 @@ fn encapsulation_and_reason() {
         paused,
         in_stream(Some("the peer did not accept the last ones"))
     );
+}
+
+/// What carries a flow to the first peer with this transport.
+fn carried(transport: &str, lost: Option<u32>, is_lossy: bool, tunnels: u32) -> [String; 2] {
+    let peer = format!("name = \"paris\"\ntransport = \"{transport}\"\n");
+    let config = FILE.replacen("name = \"paris\"\n", &peer, 1);
+    let config = Config::parse(Path::new("node.toml"), &config, &HOST).unwrap();
+    let mut known = worker(false, false);
+    let paris = &mut known.peers[0];
+    (paris.lost_in_million, paris.is_lossy, paris.tunnels) = (lost, is_lossy, tunnels);
+    paris.tunnel_failure = Some("nothing answers by UDP");
+    let question = Question::new("198.51.9.9:80".parse().unwrap(), None).unwrap();
+    let answer = explain(&config, &question, Some(&workers([known])), None, None);
+    let carrier = answer.next_hops.candidates[0].carried_by.clone();
+    carrier.map_or_else(Default::default, |carrier| {
+        [carrier.transport, carrier.why.unwrap_or_default()]
+    })
+}
+
+#[test]
+fn transport_and_reason() {
+    for (transport, lost, is_lossy, tunnels, expected) in [
+        ("tcp", Some(20_000), true, 0, ["", ""]),
+        ("mptcp", None, false, 0, ["mptcp", ""]),
+        ("quic", None, false, 2, ["quic", ""]),
+        (
+            "quic",
+            None,
+            false,
+            0,
+            ["tcp", "no tunnel is up: nothing answers by UDP"],
+        ),
+        (
+            "auto",
+            None,
+            false,
+            2,
+            ["tcp", "no loss of hops over TCP is known"],
+        ),
+        (
+            "auto",
+            Some(100),
+            false,
+            2,
+            ["tcp", "hops over TCP lose 0.01 % of their segments"],
+        ),
+        (
+            "auto",
+            Some(21_400),
+            true,
+            2,
+            ["quic", "hops over TCP lose 2.14 % of their segments"],
+        ),
+        (
+            "auto",
+            Some(21_400),
+            true,
+            0,
+            ["tcp", "no tunnel is up: nothing answers by UDP"],
+        ),
+    ] {
+        assert_eq!(
+            carried(transport, lost, is_lossy, tunnels),
+            expected,
+            "{transport}"
+        );
+    }
 }
 
 #[test]

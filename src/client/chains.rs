@@ -134,6 +134,14 @@ const PEERS: &[Column<Peer>] = &[
     ("ADDRESS", |peer| peer.address.clone()),
     ("STATE", |peer| state(&peer.health)),
     ("RTT MS", |peer| round_trip(peer.rtt_us)),
+    ("OVER", |peer| {
+        let carrier = peer.carried_by.as_ref();
+        carrier.map_or_else(
+            || peer.transport.clone(),
+            |carrier| carrier.transport.clone(),
+        )
+    }),
+    ("LOSS", |peer| loss(peer.lost_in_million)),
     ("WARM HOPS", warm_hops),
     ("TAKEN", |peer| peer.taken.to_string()),
     ("IN VAIN", |peer| peer.missed.to_string()),
@@ -151,6 +159,11 @@ fn warm_hops(peer: &Peer) -> String {
 fn round_trip(rtt_us: Option<u64>) -> String {
     let in_ms = |micros: u64| format!("{}.{}", micros / 1000, micros % 1000 / 100);
     rtt_us.map_or_else(|| "-".to_owned(), in_ms)
+}
+
+fn loss(lost_in_million: Option<u32>) -> String {
+    let percent = |lost: u32| format!("{:.2}%", f64::from(lost) / 10_000.0);
+    lost_in_million.map_or_else(|| "-".to_owned(), percent)
 }
 
 const CHAINS: &[Column<Chain>] = &[
@@ -352,6 +365,12 @@ fn way(candidate: &Candidate, taken: bool, requested: bool) -> String {
             (true, false) => ", down",
             (true, true) => ", usable",
         };
+        if let Some(carrier) = &candidate.carried_by {
+            let _ = write!(text, ", over {}", carrier.transport);
+            if let Some(why) = &carrier.why {
+                let _ = write!(text, " ({why})");
+            }
+        }
         if candidate.waiting > 0 {
             let _ = write!(text, ", {} warm hops wait", candidate.waiting);
         }

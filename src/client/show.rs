@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::api::control_client::{Clock, Follow};
 use crate::api::packets::Flow;
 use crate::api::saved::{Histogram, Rule};
-use crate::api::{Detail, Guard, Multipath, Relay, ReloadReport, Status, Tcp};
+use crate::api::{Detail, Guard, Multipath, Relay, ReloadReport, Side, Status, Tcp};
 
 use super::summary::short;
 use posthaste_daemon::http;
@@ -288,12 +288,27 @@ pub(super) fn detail(detail: &Detail) -> String {
     text
 }
 
-fn side(text: &mut String, title: &str, tcp: Option<&Tcp>) {
-    let Some(tcp) = tcp else {
-        let _ = writeln!(text, "\n{title}\n  not open yet");
-        return;
-    };
-    let _ = writeln!(text, "\n{title}\n  {}, {}", tcp.state, tcp.congestion);
+fn side(text: &mut String, title: &str, side: Option<&Side>) {
+    let _ = writeln!(text, "\n{title}");
+    match side {
+        None => text.push_str("  not open yet\n"),
+        Some(Side::Stream { tunnel }) => {
+            let _ = writeln!(
+                text,
+                "  a stream of a tunnel with {}, one of {}\n  rtt {}, {} packets sent, {} lost",
+                tunnel.remote,
+                tunnel.streams,
+                micros(tunnel.rtt_us),
+                tunnel.packets_sent,
+                tunnel.packets_lost
+            );
+        }
+        Some(Side::Tcp(tcp)) => socket(text, tcp),
+    }
+}
+
+fn socket(text: &mut String, tcp: &Tcp) {
+    let _ = writeln!(text, "  {}, {}", tcp.state, tcp.congestion);
     let _ = writeln!(
         text,
         "  rtt {} (variation {}, least {}), rto {}",
@@ -415,7 +430,8 @@ pub(super) fn span(ms: u64) -> String {
     }
 }
 
-pub(super) fn micros(us: u32) -> String {
+pub(super) fn micros(us: impl Into<u64>) -> String {
+    let us = us.into();
     format!("{}.{:03} ms", us / 1000, us % 1000)
 }
 

@@ -135,9 +135,18 @@ fn within(left: Option<f64>) -> String {
 
 fn relays(status: &Status) -> String {
     let counter = |name: &str| status.counters.get(name).copied().unwrap_or(0);
+    let of_programs = |name: &str| status.redirect.get(name).copied().unwrap_or(0);
     let opened = counter("relays_opened");
+    let packets = match of_programs("packet_opened") {
+        0 => String::new(),
+        carried => format!(
+            "It has answered {} on the packet path. ",
+            connections(carried)
+        ),
+    };
     if opened == 0 {
-        return match status.redirect.get("observed").copied().unwrap_or(0) {
+        return match of_programs("observed") {
+            _ if !packets.is_empty() => packets.trim_end().into(),
             0 => "It has relayed nothing yet.".into(),
             watched => format!(
                 "It has relayed nothing yet, and watched {} that it forwarded.",
@@ -146,7 +155,7 @@ fn relays(status: &Status) -> String {
         };
     }
     format!(
-        "It has relayed {}, of which {} open now: {} to clients, {} to servers.",
+        "{packets}It has relayed {}, of which {} open now: {} to clients, {} to servers.",
         connections(opened),
         are(counter("relays")),
         bytes(counter("bytes_down")),

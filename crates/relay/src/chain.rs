@@ -58,11 +58,18 @@ pub enum Transport {
     Mptcp,
     /// A stream of a QUIC connection while one is up, else as [`Transport::Tcp`].
     Quic,
+    /// As [`Transport::Quic`] while hops over TCP lose much, else as [`Transport::Tcp`].
+    Auto,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Mptcp, Self::Quic];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Mptcp, Self::Quic, Self::Auto];
+
+    /// Whether tunnels carry flows, at least at times.
+    pub fn has_tunnels(self) -> bool {
+        matches!(self, Self::Quic | Self::Auto)
+    }
 
     /// Its name in the configuration and in logs.
     pub fn name(self) -> &'static str {
@@ -70,6 +77,7 @@ impl Transport {
             Self::Tcp => "tcp",
             Self::Mptcp => "mptcp",
             Self::Quic => "quic",
+            Self::Auto => "auto",
         }
     }
 }
@@ -97,14 +105,19 @@ pub struct Peer {
     pub source_addresses: Vec<IpAddr>,
     /// How many warm hops to it a worker keeps open.
     pub pool: PoolLimits,
-    /// Bytes per second that this node sends over hops to it at most, if it has the node's own
-    /// congestion control.
+    /// Bytes per second that this node sends over hops to it at most: over TCP, if these have the node's
+    /// own congestion control, and as much over tunnels.
     pub rate_limit: Option<u32>,
     /// Settings of the sockets of hops to it.
     pub socket: SideOptions,
 }
 
 impl Peer {
+    /// Whether this node shares the same key with both.
+    pub(crate) fn has_key_of(&self, other: &Self) -> bool {
+        self.key == other.key && self.key_id == other.key_id
+    }
+
     /// How connections with it start while nothing is known of the way.
     pub fn start(&self) -> PathSettings {
         self.settings_at(self.initial_bandwidth(), None)

@@ -155,9 +155,33 @@ pub struct RelayDetail {
     /// The summary.
     pub info: RelayInfo,
     /// The connection to the client, once accepted.
-    pub downstream: Option<TcpInfo>,
+    pub downstream: Option<SideInfo>,
     /// The connection to the server, once begun.
-    pub upstream: Option<TcpInfo>,
+    pub upstream: Option<SideInfo>,
+}
+
+/// What one side of a relay is.
+#[derive(Clone, Debug)]
+pub enum SideInfo {
+    /// A socket.
+    Tcp(TcpInfo),
+    /// A stream of a connection with another node.
+    Stream(StreamInfo),
+}
+
+/// The connection of a stream, which others share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// The address of the other node.
+    pub remote: SocketAddr,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Packets that were sent, and those of them that were lost.
+    pub packets_sent: u64,
+    /// See `packets_sent`.
+    pub packets_lost: u64,
+    /// Streams that are open on it.
+    pub streams: usize,
 }
 
 /// A worker's information about other nodes. It has none about those that are not in it.
@@ -200,6 +224,14 @@ pub struct PeerState {
     /// The shortest round trip time (`min_rtt` of TCP_INFO) of the hops that were
     /// opened of late, and how long ago that was.
     pub opened: Option<(Duration, Duration)>,
+    /// Of a million segments of hops over TCP, how many are lost of late, if known; and whether
+    /// tunnels carry most flows for that.
+    pub lost_in_million: Option<u32>,
+    pub is_lossy: bool,
+    /// Tunnels to it over which flows may begin.
+    pub tunnels: u32,
+    /// Why one of them is not open.
+    pub tunnel_failure: Option<&'static str>,
     /// What became of hops to it.
     pub totals: HopTotals,
     /// Why the last dial that failed did, or why the peer refuses requests.

@@ -118,6 +118,8 @@ counters! {
     hops_cold: total,
     #[doc = "Flows that left for another node over a stream of a tunnel."]
     hops_quic: total,
+    #[doc = "Of these, flows to peers with transport = \"auto\", since hops over TCP lose much."]
+    hops_quic_for_loss: total,
     #[doc = "Tunnels that are open, dialed and accepted."]
     tunnels_up: gauge,
     #[doc = "Tunnels that were open and were lost."]

@@ -27,8 +27,9 @@ pub use info::TcpInfo;
 #[cfg(test)]
 pub(crate) use info::pacing;
 pub(crate) use info::{
-    Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address, min_rtt,
-    peer_options, round_and_window, segment_bytes, sending, syn_unsent, tcp_info, unacked_bytes,
+    Segments, Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address,
+    min_rtt, peer_options, round_and_window, segment_bytes, segments, sending, syn_unsent,
+    tcp_info, unacked_bytes,
 };
 pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
 pub(crate) use multipath::{

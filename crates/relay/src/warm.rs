@@ -24,6 +24,7 @@
 mod backoff;
 mod demand;
 mod dial;
+mod loss;
 mod neighbour;
 pub(crate) mod path;
 mod pool;
@@ -41,7 +42,7 @@ use posthaste_wire::hop::{self, Dialer};
 use crate::chain::Peer;
 use crate::rng::Rng;
 use crate::slab::Slab;
-use crate::sys::{self, TcpInfo};
+use crate::sys::{self, Segments, TcpInfo};
 
 use dial::{Dial, DialError, Dialed, Ready};
 use neighbour::Neighbour;
@@ -311,6 +312,25 @@ impl WarmHops {
             neighbour.round = info.min_rtt().or(neighbour.round);
             neighbour.path.learn(info, now);
         }
+    }
+
+    /// Records the losses of a hop to or from a peer that its flow had for `age`.
+    pub(crate) fn learn_losses(
+        &mut self,
+        peer: usize,
+        seen: &Segments,
+        age: Duration,
+        now: Duration,
+    ) {
+        if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            neighbour.losses.learn(seen, age, now);
+        }
+    }
+
+    /// Whether a flow that begins should take a tunnel to a peer, by what hops over TCP have lost.
+    pub(crate) fn avoids_tcp(&mut self, peer: usize, now: Duration) -> bool {
+        let neighbour = self.neighbours.get_mut(peer);
+        neighbour.is_some_and(|neighbour| neighbour.losses.avoids_tcp(now))
     }
 
     /// The estimated bandwidth of the path to a peer in bytes per second, 0 if unknown; and its

@@ -549,6 +549,7 @@ impl<I: Intercept> Worker<I> {
         let leaving = self.in_window(share, |key, entry| {
             entry.may_leave() && !self.leaving.contains(key)
         });
+        let losing = self.in_window(share, |_, entry| self.may_learn(entry));
         self.cursor += share;
         if self.cursor >= self.entries.capacity() {
             self.cursor = 0;
@@ -558,6 +559,9 @@ impl<I: Intercept> Worker<I> {
             self.watch_sending(key);
         }
         self.note_progress(&lingering);
+        for key in losing {
+            self.learn_open(key);
+        }
         for key in leaving {
             self.begin_bypass(key);
         }

@@ -50,6 +50,24 @@ fn fresh_node_summary() {
 }
 
 #[test]
+fn packet_path_sentence() {
+    let line = |changes: &Value| shown(changes).lines().nth(1).map(str::to_owned);
+    let redirect = json!({"observed": 9, "packet_opened": 1722});
+    assert_eq!(
+        line(&json!({"redirect": redirect})).as_deref(),
+        Some("It has answered 1722 connections on the packet path.")
+    );
+    let mut both = busy();
+    both["redirect"] = redirect;
+    let text = line(&both).unwrap();
+    assert!(
+        text.starts_with(
+            "It has answered 1722 connections on the packet path. It has relayed 1200"
+        )
+    );
+}
+
+#[test]
 fn saved_time_sentence() {
     assert_eq!(
         shown(&busy()).lines().skip(1).collect::<Vec<_>>(),

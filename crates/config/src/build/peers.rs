@@ -77,7 +77,7 @@ impl Reader {
             key_id: self.get(section, "key_id"),
             encapsulation: self.encapsulation(section, address, transport),
             transport,
-            rate_limit: self.rate_limit(section, transport, &socket),
+            rate_limit: self.rate_limit(section, &socket),
             source_addresses: self.callers(section, address),
             pool: self.pool(section),
             socket,
@@ -170,7 +170,7 @@ impl Reader {
                 "its transport is mptcp",
                 "the options of both have no room in a SYN",
             )),
-            (false, Transport::Tcp | Transport::Quic) => None,
+            (false, Transport::Tcp | Transport::Quic | Transport::Auto) => None,
         };
         if let Some((what, since)) = why {
             self.warnings.push(format!(
@@ -188,18 +188,12 @@ impl Reader {
         named.expect("the table has their names")
     }
 
-    /// Only the node's own congestion control knows all connections to a peer.
-    fn rate_limit(
-        &mut self,
-        section: &Section,
-        transport: Transport,
-        socket: &SideOptions,
-    ) -> Option<u32> {
+    /// Of TCP, only the node's own congestion control knows all connections to a peer.
+    fn rate_limit(&mut self, section: &Section, socket: &SideOptions) -> Option<u32> {
         let limit = self.optional(section, "rate_limit", value::rate)?;
-        let is_other = socket.congestion.as_deref() != Some(OWN_CONGESTION);
-        let is_kept = !is_other && transport != Transport::Quic;
+        let is_kept = socket.congestion.as_deref() == Some(OWN_CONGESTION);
         if let Some(field) = section.value("rate_limit").filter(|_| !is_kept) {
-            let form = "needs socket.congestion = \"posthaste\", and another transport than quic";
+            let form = "needs socket.congestion = \"posthaste\"";
             self.reject(&section.path("rate_limit"), field, form);
         }
         Some(limit)
@@ -242,6 +236,6 @@ fn defaults_of(transport: Transport) -> SideOptions {
             congestion: Some("cubic".to_owned()),
             ..of_hops
         },
-        Transport::Tcp | Transport::Quic => of_hops,
+        Transport::Tcp | Transport::Quic | Transport::Auto => of_hops,
     }
 }

@@ -133,11 +133,6 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         &["peer \"a\": rate_limit", "from \"1Mbit/s\" to \"34Gbit/s\""],
     ),
     (
-        "rate_limit = \"5Mbit/s\"\ntransport = \"quic\"",
-        ":9:14",
-        &["peer \"a\": rate_limit", "another transport than quic"],
-    ),
-    (
         "rate_limit = \"5Mbit/s\"\ntransport = \"mptcp\"",
         ":9:14",
         &[
@@ -324,6 +319,13 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         "[[listener]]\nmode = \"fixed\"\ndestination = \"192.0.2.1\"",
         ":11:15",
         &["listener.destination = \"192.0.2.1\": expected an address and port"],
+    ),
+    (
+        "[[listener]]\nmode = \"fixed\"\ndestination = \"[fe80::1]:4480\"",
+        ":11:15",
+        &[
+            "listener.destination = \"[fe80::1]:4480\": a link-local address needs the number of its interface",
+        ],
     ),
     (
         "[[listener]]\ndestination = \"192.0.2.1:80\"",

@@ -26,6 +26,16 @@ pub(in super::super) fn remote(value: &Value) -> Reading<SocketAddr> {
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(form.into());
     }
+    // Each link has them (RFC 4007 §6): connect(2) refuses one without its zone.
+    if let SocketAddr::V6(address) = address
+        && address.ip().is_unicast_link_local()
+        && address.scope_id() == 0
+    {
+        return Err(
+            "a link-local address needs the number of its interface, as in \"[fe80::1%2]:4480\""
+                .into(),
+        );
+    }
     Ok(address)
 }
 

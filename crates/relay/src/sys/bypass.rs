@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::info::{memory_info, raw_tcp_info};
-use super::options::{OptionValue, get_option, set_option};
+use super::info::{memory_info, out_of_order_and_window, raw_tcp_info};
+use super::options::set_option;
 
 /// From linux/tcp.h.
 const TCPI_OPT_TIMESTAMPS: u8 = 1;
@@ -17,18 +17,10 @@ const TCPI_OPT_ECN: u8 = 8;
 const TCP_ESTABLISHED: u8 = 1;
 /// `TCP_CA_Open`: nothing is lost or reordered (linux/tcp.h).
 const CA_OPEN: u8 = 0;
-/// Words of `struct tcp_info` that are not in every libc crate: segments that arrived out of order,
-/// and the receive window (Linux 6.2).
-const OUT_OF_ORDER: usize = 56;
-const RECEIVE_WINDOW: usize = 58;
-const WORDS: usize = 60;
 /// Bytes of received packets in `SO_MEMINFO` (linux/sock_diag.h).
 const MEMINFO_RMEM_ALLOC: usize = 0;
 /// Larger than any window.
 const NO_CLAMP: i32 = 1 << 30;
-
-// SAFETY: an array of integers.
-unsafe impl OptionValue for [u32; WORDS] {}
 
 /// One connection of a relay that may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +59,7 @@ pub(crate) struct LegState {
 /// Reads the state of a connection.
 pub(crate) fn leg_state(socket: &impl AsFd) -> io::Result<LegState> {
     let info = raw_tcp_info(socket)?;
-    let words: [u32; WORDS] = get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let (out_of_order, window) = out_of_order_and_window(socket)?;
     let wanted = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;
     Ok(LegState {
         is_steady: info.tcpi_state == TCP_ESTABLISHED && info.tcpi_ca_state == CA_OPEN,
@@ -85,9 +77,9 @@ pub(crate) fn leg_state(socket: &impl AsFd) -> io::Result<LegState> {
         peer_window: info.tcpi_snd_wnd,
         received: info.tcpi_bytes_received,
         acked: info.tcpi_bytes_acked,
-        lost: u64::from(info.tcpi_total_retrans) + u64::from(words[OUT_OF_ORDER]),
+        lost: u64::from(info.tcpi_total_retrans) + u64::from(out_of_order),
         segments: u64::from(info.tcpi_data_segs_in) + u64::from(info.tcpi_data_segs_out),
-        window: words[RECEIVE_WINDOW],
+        window,
     })
 }
 

@@ -28,8 +28,16 @@ const MEMINFO_WMEM_ALLOC: usize = 2;
 /// Size of the timestamps option in each segment (RFC 7323 appendix A).
 const TIMESTAMPS_BYTES: u32 = 12;
 
+/// Words of `struct tcp_info` that are not in every libc crate: segments that arrived out of order,
+/// and the receive window (Linux 6.2).
+const OUT_OF_ORDER: usize = 56;
+const RECEIVE_WINDOW: usize = 58;
+const WORDS: usize = 60;
+
 // SAFETY: both are integers and arrays of them, without references.
 unsafe impl OptionValue for libc::tcp_info {}
+// SAFETY: an array of integers.
+unsafe impl OptionValue for [u32; WORDS] {}
 // SAFETY: as above.
 unsafe impl OptionValue for [u32; MEMINFO_VARS] {}
 
@@ -130,6 +138,47 @@ pub(crate) fn leg(socket: &impl AsFd) -> io::Result<Leg> {
         retransmitted_segments: info.tcpi_total_retrans,
         acked_bytes: info.tcpi_bytes_acked,
         last_sent_ms: info.tcpi_last_data_sent,
+    })
+}
+
+/// Segments with data of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segments {
+    pub(crate) sent: u32,
+    /// Of these, those that were sent again, and those that the peer had already.
+    pub(crate) retransmitted: u32,
+    pub(crate) needless: u32,
+    pub(crate) received: u32,
+    /// Of these, those that arrived before a missing one.
+    pub(crate) out_of_order: u32,
+    /// Smoothed round-trip time.
+    pub(crate) round: Duration,
+}
+
+impl Segments {
+    /// Those since an earlier count of the same connection.
+    pub(crate) fn since(&self, former: &Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(former.sent),
+            retransmitted: self.retransmitted.saturating_sub(former.retransmitted),
+            needless: self.needless.saturating_sub(former.needless),
+            received: self.received.saturating_sub(former.received),
+            out_of_order: self.out_of_order.saturating_sub(former.out_of_order),
+            round: self.round,
+        }
+    }
+}
+
+/// Counts the segments of a connection.
+pub(crate) fn segments(socket: &impl AsFd) -> io::Result<Segments> {
+    let info = raw_tcp_info(socket)?;
+    Ok(Segments {
+        sent: info.tcpi_data_segs_out,
+        retransmitted: info.tcpi_total_retrans,
+        needless: info.tcpi_dsack_dups,
+        received: info.tcpi_data_segs_in,
+        out_of_order: out_of_order_and_window(socket)?.0,
+        round: Duration::from_micros(info.tcpi_rtt.into()),
     })
 }
 
@@ -262,6 +311,12 @@ pub(super) fn memory_info(socket: &impl AsFd) -> io::Result<[u32; MEMINFO_VARS]>
 
 pub(super) fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
+}
+
+/// Segments that arrived out of order, and the receive window in bytes; 0 before Linux 6.2.
+pub(super) fn out_of_order_and_window(socket: &impl AsFd) -> io::Result<(u32, u32)> {
+    let words: [u32; WORDS] = get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok((words[OUT_OF_ORDER], words[RECEIVE_WINDOW]))
 }
 
 /// The name of a kernel TCP state (include/net/tcp_states.h).

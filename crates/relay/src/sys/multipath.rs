@@ -175,7 +175,7 @@ pub fn is_multipath(socket: &impl AsFd) -> bool {
 /// Whether a socket of Multipath TCP has become one of TCP.
 pub(crate) fn fell_back(socket: &impl AsFd) -> bool {
     // The kernel has no such option for what it treats as TCP.
-    is_multipath(socket) && multipath_info(socket).is_none_or(|info| info.fell_back)
+    info(socket).map_or(true, |info| info[INFO_FLAGS] & FLAG_FALLBACK != 0)
 }
 
 /// Whether this host supports Multipath TCP now (`net.mptcp.enabled`).

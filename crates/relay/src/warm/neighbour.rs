@@ -7,6 +7,7 @@ use crate::chain::Peer;
 use crate::control::HopTotals;
 
 use super::dial::DialError;
+use super::loss::Losses;
 use super::path::Path;
 use super::pool::{End, Pool};
 
@@ -19,6 +20,7 @@ pub(super) struct Neighbour {
     pub(super) peer: Peer,
     pub(super) pool: Pool,
     pub(super) path: Path,
+    pub(super) losses: Losses,
     /// The round trip time of the last hop with a flow, to the peer or from it.
     pub(super) round: Option<Duration>,
     /// When it is due in [`super::WarmHops::on_time`].
@@ -44,6 +46,10 @@ pub(crate) struct State<'a> {
     pub(crate) rtt: Option<Duration>,
     /// The shortest round trip time of recently opened hops, and its age.
     pub(crate) opened: Option<(Duration, Duration)>,
+    /// Of a million segments, how many hops have lost of late, if known, and whether tunnels carry
+    /// most flows for that.
+    pub(crate) lost_in_million: Option<u32>,
+    pub(crate) is_lossy: bool,
     /// Counts.
     pub(crate) totals: HopTotals,
     /// Error of the last failed dial.
@@ -56,6 +62,7 @@ impl Neighbour {
             pool: Pool::new(peer.pool, seed, now),
             peer: peer.clone(),
             path: Path::new(peer.initial_bandwidth()),
+            losses: Losses::default(),
             round: None,
             due: Some(now),
             totals: HopTotals::default(),
@@ -110,6 +117,8 @@ impl Neighbour {
             down: self.pool.down(),
             rtt: self.pool.rtt(),
             opened: self.opened.map(|(rtt, at)| (rtt, now.saturating_sub(at))),
+            lost_in_million: self.losses.in_million(),
+            is_lossy: self.losses.is_lossy(),
             totals: self.totals,
             failure: self.failure.as_ref(),
         }

@@ -179,7 +179,7 @@ impl Shown {
     clippy::cast_sign_loss,
     reason = "never negative, and a float that is too large becomes the largest number"
 )]
-fn whole(number: f64) -> u32 {
+pub(super) fn whole(number: f64) -> u32 {
     number as u32
 }
 

@@ -35,7 +35,7 @@ const CLAMP_TIME_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 /// How long copies of segments may be on their way in the kernel. One that found no socket would be
 /// answered with a reset.
-const QUIET: Duration = Duration::from_millis(10);
+const QUIET: Duration = Duration::from_millis(100);
 
 /// Which relays leave, and when to look at them.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use posthaste_wire::replay::ReplayWindow;
 use posthaste_wire::segments::{Segment, SegmentList};
 
 use crate::accept_mode::AcceptMode;
-use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop};
+use crate::chain::{Chains, Encapsulation, NextHop, NoNextHop, Peer};
 use crate::clock::Clock;
 use crate::control::{Denial, Denied};
 use crate::flow::Flow;
@@ -274,6 +274,31 @@ impl<I: Intercept> Worker<I> {
             RequestKind::Open(peer, connect) => {
                 self.on_connect_request(key, ConnectRequest::new(Some(peer), *connect, from));
             }
+        }
+    }
+
+    /// Closes the idle hops of peers that `chains` no longer has, or has with another key: they have
+    /// authenticated once, and could open flows for as long as they ping.
+    pub(super) fn dismiss_former_peers(&mut self, chains: &Chains) {
+        let is_kept = |former: &Peer| {
+            let peer = chains.find_peer(former.id);
+            peer.is_some_and(|peer| peer.has_key_of(former))
+        };
+        let former = self.rules.chains().peers.iter();
+        let gone: Vec<NodeId> = former
+            .filter(|peer| !is_kept(peer))
+            .map(|peer| peer.id)
+            .collect();
+        if gone.is_empty() {
+            return;
+        }
+        let requests = self.pending_requests.iter();
+        let hops: Vec<u64> = requests
+            .filter(|(_, request)| request.peer().is_some_and(|peer| gone.contains(&peer)))
+            .map(|(key, _)| key)
+            .collect();
+        for key in hops {
+            self.dismiss(key);
         }
     }
 

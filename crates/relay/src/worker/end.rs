@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::socket::{MsgFlags, recv};
 use posthaste_tunnel::{Stream, Tunnels};
 
+use crate::control::StreamInfo;
 use crate::sys::{self, retry};
 
 /// Round trips that bytes on a stream may take until they are acknowledged, one loss among them,
@@ -115,12 +116,26 @@ impl StreamEnd {
         round > Duration::ZERO && self.shared.now.get() < self.written.get() + patience
     }
 
-    /// Whether anything has come over its connection after `since`: what was sent before may have
-    /// arrived.
-    pub(super) fn has_received(&self, since: Duration) -> bool {
+    /// Whether the peer has acknowledged something of its connection after `since`: what was sent before
+    /// may have arrived.
+    pub(super) fn has_acked(&self, since: Duration) -> bool {
         let tunnels = self.shared.tunnels.borrow();
-        let received = tunnels.endpoint.received(self.stream.connection);
-        received.is_some_and(|received| received > since)
+        let acked = tunnels.endpoint.acked(self.stream.connection);
+        acked.is_some_and(|acked| acked > since)
+    }
+
+    /// Its connection, if that is open.
+    pub(super) fn info(&self) -> Option<StreamInfo> {
+        let connection = self.stream.connection;
+        let endpoint = &self.shared.tunnels.borrow().endpoint;
+        let (packets_sent, packets_lost) = endpoint.sent_and_lost(connection)?;
+        Some(StreamInfo {
+            remote: endpoint.remote(connection)?,
+            rtt: endpoint.round_trip(connection)?,
+            packets_sent,
+            packets_lost,
+            streams: endpoint.streams(connection),
+        })
     }
 
     /// The round-trip time of its connection, if that is open.

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::chain::Chains;
-use crate::control::{ChainState, Command, Ended, Known, PeerState, Phase, RelayDetail, RelayInfo};
+use crate::control::{
+    ChainState, Command, Ended, Known, PeerState, Phase, RelayDetail, RelayInfo, SideInfo,
+};
 use crate::intercept::Intercept;
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::sys;
 
+use super::end::End;
 use super::entry::{Entry, State};
 use super::health::{CLOCKS_DIFFER, Failure};
 use super::{TICK, Worker};
@@ -51,6 +54,7 @@ impl<I: Intercept> Worker<I> {
                         warm.replace(&policy.chains.peers, self.now);
                     }
                     let chains = &policy.chains;
+                    self.dismiss_former_peers(chains);
                     self.syn_options.retain(|peer| chains.peer(peer).is_some());
                     // Best effort: without a listener the SYNs are left to their servers.
                     let _ = self.offer_multipath(&policy);
@@ -62,6 +66,7 @@ impl<I: Intercept> Worker<I> {
                     }
                 }
                 Command::Chains(chains) => {
+                    self.dismiss_former_peers(&chains);
                     let others = self.adopt_peers(&chains);
                     self.rules.set_chains(chains);
                     if others {
@@ -125,6 +130,7 @@ impl<I: Intercept> Worker<I> {
             Some(warm) => warm.states(self.now).collect(),
             None => Vec::new(),
         };
+        let tunnels = self.tunnels.as_ref();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let peers = chains.peers.iter().zip(hops).map(|(peer, hops)| PeerState {
             peer: peer.id,
@@ -133,6 +139,10 @@ impl<I: Intercept> Worker<I> {
             wanted: count(hops.wanted),
             rtt: hops.rtt,
             opened: hops.opened,
+            lost_in_million: hops.lost_in_million,
+            is_lossy: hops.is_lossy,
+            tunnels: count(tunnels.map_or(0, |tunnels| tunnels.usable(peer.id, self.now))),
+            tunnel_failure: tunnels.and_then(|tunnels| tunnels.failure(peer.id)),
             totals: hops.totals,
             option_paused_for: self.syn_options.paused_for(peer.id, self.now),
             failure: match left(Failure::Clock(peer.id)) {
@@ -164,9 +174,9 @@ impl<I: Intercept> Worker<I> {
     fn detail(&self, id: u64) -> Option<RelayDetail> {
         let key = self.key(id)?;
         let entry = self.entries.get(key)?;
-        let info = |side: Side| {
-            let socket = entry.sockets[side].as_ref()?;
-            sys::tcp_info(socket).ok()
+        let info = |side: Side| match entry.end(side)? {
+            End::Socket(socket) => sys::tcp_info(socket).ok().map(SideInfo::Tcp),
+            End::Stream(stream) => stream.info().map(SideInfo::Stream),
         };
         Some(RelayDetail {
             info: self.describe(key, entry),

@@ -74,6 +74,11 @@ impl Listeners {
         addresses.collect()
     }
 
+    /// Whether clients of some may use Multipath TCP.
+    pub(super) fn have_multipath(&self) -> bool {
+        !self.1.is_empty()
+    }
+
     /// Adds a listener for redirected clients of Multipath TCP; returns it with its number.
     pub(super) fn add_multipath(&mut self, socket: Socket) -> (u64, &Socket) {
         let number = self.0.len();

@@ -138,12 +138,17 @@ impl Multipath {
 impl<I: Intercept> Worker<I> {
     /// A flow has ended. Counts which of its connections did not stay what was requested.
     pub(super) fn end_multipath(&mut self, key: u64, entry: &Entry) {
-        let fell_back = |side: Side| entry.sockets[side].as_ref().is_some_and(sys::fell_back);
+        let socket = |side: Side| entry.sockets[side].as_ref();
         let could_join = self.multipath.forget(key, &mut self.intercept);
-        if could_join && fell_back(Side::Downstream) {
+        if could_join && socket(Side::Downstream).is_some_and(sys::fell_back) {
             self.counters.multipath_fell_back_later.add(1);
         }
-        if entry.is_open() && self.requested_multipath(entry) && fell_back(Side::Upstream) {
+        // A host without Multipath TCP requests none.
+        let fell_back = |socket| sys::is_multipath(socket) && sys::fell_back(socket);
+        if entry.is_open()
+            && self.requested_multipath(entry)
+            && socket(Side::Upstream).is_some_and(fell_back)
+        {
             self.counters.multipath_fell_back_server.add(1);
         }
     }
@@ -157,6 +162,14 @@ impl<I: Intercept> Worker<I> {
                 let peer = self.rules.chains().find_peer(path.peer);
                 peer.is_some_and(|peer| peer.transport == Transport::Mptcp)
             }
+        }
+    }
+
+    /// Whether a side may have the paths of Multipath TCP.
+    pub(super) fn may_be_multipath(&self, entry: &Entry, side: Side) -> bool {
+        match side {
+            Side::Downstream => self.listeners.have_multipath(),
+            Side::Upstream => self.requested_multipath(entry),
         }
     }
 

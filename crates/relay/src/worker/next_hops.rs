@@ -63,8 +63,10 @@ impl<I: Intercept> Worker<I> {
         let hop_limit = pending.opening.hops.hop_limit;
         let connect = connect_for(&flow, via.rest, &pending.opening).ok_or(None)?;
         let warm = (!order.cold).then(|| {
-            let stream = self.open_stream(key, peer, &connect);
-            stream.or_else(|| self.open_warm(peer, &connect))
+            let stream = self
+                .takes_stream(peer)
+                .then(|| self.open_stream(key, peer, &connect));
+            stream.flatten().or_else(|| self.open_warm(peer, &connect))
         });
         let opened = match warm.flatten() {
             Some(opened) => opened,
@@ -90,12 +92,25 @@ impl<I: Intercept> Worker<I> {
         preface.expecting = Some(opened.expecting);
         preface.via = Some(via);
         preface.syn_options = opened.sent == Sent::SynOption;
+        preface.is_warm = opened.sent == Sent::Warm;
         // Until the node's kernel accepts, the limit for that counts, not the one for a reply.
         preface.waits_since = None;
         if let Some(pending) = entry.pending() {
             pending.request = opened.request;
         }
         Ok(opened.sent)
+    }
+
+    /// Whether a tunnel should carry a flow to a peer.
+    fn takes_stream(&mut self, peer: usize) -> bool {
+        match self.rules.chains().peers[peer].transport {
+            Transport::Tcp | Transport::Mptcp => false,
+            Transport::Quic => true,
+            Transport::Auto => {
+                let warm = self.warm.as_mut();
+                warm.is_some_and(|warm| warm.avoids_tcp(peer, self.now))
+            }
+        }
     }
 
     /// Requests a flow over a stream of a tunnel, if one is up.
@@ -108,6 +123,8 @@ impl<I: Intercept> Worker<I> {
         let open = dialer.open(connect, now_ms, Nonce(sys::random())).ok()?;
         send(&(&stream).into(), &open).ok()?;
         self.counters.hops_quic.add(1);
+        let is_for_loss = peer.transport == Transport::Auto;
+        self.counters.hops_quic_for_loss.add(u64::from(is_for_loss));
         Some(Opened {
             end: Upstream::Stream(stream),
             expecting: Expecting::Reply(dialer.into_reply_reader()),

@@ -88,14 +88,16 @@ impl Entry {
         }
     }
 
-    /// A hop over a stream is taken again by TCP, before any other.
-    fn prefer_socket(&mut self) {
+    /// A hop over a stream is taken again by TCP, before any other; one that was open before by a new
+    /// connection, if there is no other.
+    fn take_again(&mut self) {
         let Some(preface) = self.preface.as_deref_mut() else {
             return;
         };
-        let (Some(via), Some(_)) = (preface.via, &preface.streams[Side::Upstream]) else {
+        let Some(via) = preface.via.filter(|_| preface.is_warm) else {
             return;
         };
+        let is_stream = preface.streams[Side::Upstream].is_some();
         let hops = match &mut self.state {
             State::Opening(pending) => Some(&mut pending.opening.hops),
             State::Open(_) => preface
@@ -103,7 +105,7 @@ impl Entry {
                 .as_deref_mut()
                 .map(|fallback| &mut fallback.hops),
         };
-        if let Some(hops) = hops {
+        if let Some(hops) = hops.filter(|hops| is_stream || hops.is_empty()) {
             hops.retry_cold(NextHop::Hop(via), false);
         }
     }
@@ -424,8 +426,16 @@ impl<I: Intercept> Worker<I> {
         if pending.is_some_and(|pending| pending.opening.is_hop_late(now)) {
             return self.drive(key, |opening, now| opening.on_reply(None, now));
         }
+        let preface = entry.preface.as_deref();
+        let peer = preface
+            .and_then(|preface| preface.via)
+            .and_then(|via| self.rules.chains().peer(via.peer));
+        let alive_at = match (&self.warm, peer) {
+            (Some(warm), Some(peer)) => warm.received(peer),
+            _ => Duration::ZERO,
+        };
         // Queries the kernel, so only for flows whose reply is overdue.
-        if let Some((via, since, seen)) = seen_of(entry) {
+        if let Some((via, since, seen)) = seen_of(entry, alive_at) {
             let actions = silence::on_look(via, since, now, seen);
             self.carry_out_all(key, actions, OPEN);
         }
@@ -436,7 +446,7 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        entry.prefer_socket();
+        entry.take_again();
         if !entry.is_open() {
             self.drive(key, |opening, _| opening.on_hop_silent());
         } else if !self.reroute(key, false) {

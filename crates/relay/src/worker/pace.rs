@@ -9,14 +9,18 @@ use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
 
+use crate::chain::{Chains, Transport};
 use crate::intercept::{Intercept, PathSettings};
 use crate::side::Side;
 use crate::sys;
-use crate::warm::{self, path::FREE_BYTES};
+use crate::warm::{self, WarmHops, path::FREE_BYTES};
 
 use super::Worker;
 use super::entry::{Entry, State};
+use super::preface::{Learned, Preface};
 
+/// Interval at which the losses of open flows are learned.
+const LOSSES_INTERVAL: Duration = Duration::from_secs(5);
 /// Bound on the remembered source addresses of peers.
 const CALLERS_MAX: usize = 1024;
 
@@ -43,6 +47,33 @@ impl Paces {
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.due.peek().map(|Reverse((until, ..))| *until)
     }
+}
+
+/// How long ago the losses of a flow's hops were learned, or it began.
+fn since_learned(entry: &Entry, preface: &Preface, now: Duration) -> Duration {
+    let since = preface.learned.at.map(|at| now.saturating_sub(at));
+    since.unwrap_or_else(|| entry.age(now))
+}
+
+/// Records the losses of a flow's hops since the last time. Returns what was counted.
+fn learn_losses(
+    warm: &mut WarmHops,
+    chains: &Chains,
+    (entry, preface): (&Entry, &Preface),
+    now: Duration,
+) -> Learned {
+    let age = since_learned(entry, preface, now);
+    let mut learned = preface.learned;
+    learned.at = Some(now);
+    for side in Side::BOTH {
+        let peer = preface.peer(side).and_then(|peer| chains.peer(peer));
+        let seen = entry.sockets[side].as_ref().map(sys::segments);
+        if let (Some(peer), Some(Ok(seen))) = (peer, seen) {
+            let former = std::mem::replace(&mut learned.segments[side], seen);
+            warm.learn_losses(peer, &seen.since(&former), age, now);
+        }
+    }
+    learned
 }
 
 impl<I: Intercept> Worker<I> {
@@ -132,6 +163,40 @@ impl<I: Intercept> Worker<I> {
             if let (Some(peer), Some(Ok(info))) = (peer, info) {
                 warm.learn(peer, &info, self.now);
             }
+        }
+        learn_losses(warm, self.rules.chains(), (entry, preface), self.now);
+    }
+
+    /// Whether the losses of an open flow's hops are to be learned now: some flows last for hours.
+    pub(super) fn may_learn(&self, entry: &Entry) -> bool {
+        let Some(preface) = entry.preface.as_deref().filter(|_| entry.is_open()) else {
+            return false;
+        };
+        let is_due = since_learned(entry, preface, self.now) >= LOSSES_INTERVAL;
+        is_due
+            && Side::BOTH
+                .iter()
+                .any(|side| self.chooses_transport(preface, *side))
+    }
+
+    /// Whether flows to the peer of a side take tunnels while hops over TCP lose much.
+    fn chooses_transport(&self, preface: &Preface, side: Side) -> bool {
+        let peer = preface.peer(side);
+        let peer = peer.and_then(|peer| self.rules.chains().find_peer(peer));
+        peer.is_some_and(|peer| peer.transport == Transport::Auto)
+    }
+
+    /// Records the losses of an open flow's hops.
+    pub(super) fn learn_open(&mut self, key: u64) {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        let (Some(preface), Some(warm)) = (entry.preface.as_deref(), &mut self.warm) else {
+            return;
+        };
+        let learned = learn_losses(warm, self.rules.chains(), (entry, preface), self.now);
+        if let Some(preface) = &mut entry.preface {
+            preface.learned = learned;
         }
     }
 

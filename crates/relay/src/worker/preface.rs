@@ -15,7 +15,7 @@ use crate::chain::{Path, Peer};
 use crate::flow::Flow;
 use crate::opening::{Arrival, is_of_hop};
 use crate::side::{Side, Sides};
-use crate::sys::{self, IcmpError};
+use crate::sys::{self, IcmpError, Segments};
 
 use super::black_holes::Watch;
 use super::end::{End, StreamEnd};
@@ -134,6 +134,8 @@ pub(super) struct Preface {
     pub(super) expecting: Option<Expecting>,
     /// The next node, if there is one.
     pub(super) via: Option<Path>,
+    /// The hop to it was open before.
+    pub(super) is_warm: bool,
     /// Since when the next node has had the request, as far as its kernel accepts connections.
     pub(super) waits_since: Option<Duration>,
     /// How the flow goes on without that node.
@@ -154,6 +156,14 @@ pub(super) struct Preface {
     pub(super) accepted: Option<bool>,
     /// Whether the first byte is waited for.
     pub(super) watch: Watch,
+    pub(super) learned: Learned,
+}
+
+/// What of a flow's hops over TCP has been counted as their losses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Learned {
+    pub(super) at: Option<Duration>,
+    pub(super) segments: Sides<Segments>,
 }
 
 impl Preface {

@@ -236,7 +236,10 @@ impl<I: Intercept> Worker<I> {
         self.counters.ended[outcome as usize].add(1);
         self.ended.push(record);
         if outcome == Outcome::Finished {
-            let open = Side::BOTH.iter().filter(|side| Some(**side) != closed);
+            // Paths of Multipath TCP may still be open when their connection is over.
+            let open = Side::BOTH
+                .iter()
+                .filter(|side| Some(**side) != closed || self.may_be_multipath(&entry, **side));
             for socket in open.filter_map(|side| entry.sockets[*side].as_ref()) {
                 // If this failed, the kernel would send a reset after the FIN.
                 let _ = sys::set_reset_on_close(socket, false);

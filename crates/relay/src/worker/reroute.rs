@@ -109,8 +109,8 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// The state of a flow that waits for the next node's reply: its route, since when, and what was
-/// acknowledged and received.
-pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
+/// acknowledged and received. `alive_at`: when other hops to that node last showed that it lives.
+pub(super) fn seen_of(entry: &Entry, alive_at: Duration) -> Option<(Path, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }
@@ -135,23 +135,25 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
             .is_some_and(|fallback| fallback.can_go_on(true)),
         State::Opening(_) => true,
     };
-    let (acked, delivered, round, by_tcp) = match entry.end(Side::Upstream)? {
+    let (acked, delivered, round, by_other) = match entry.end(Side::Upstream)? {
         End::Socket(socket) => {
             // The flow's bytes are the last ones written.
             let unacked = sys::unacked_bytes(socket).ok()?;
             let round = sys::round_and_window(socket).and_then(|(round, _)| round);
-            (unacked <= sent, unacked < sent, round, false)
+            // Where a firewall has forgotten an idle hop, only that one is dead.
+            let is_dead = preface.is_warm && alive_at > since;
+            (
+                unacked <= sent,
+                unacked < sent,
+                round,
+                can_repeat && is_dead,
+            )
         }
         // What came may be the acknowledgement of any of them.
         End::Stream(stream) => {
-            let received = stream.has_received(since);
+            let acked = stream.has_acked(since);
             // The same hop is left by TCP, whatever others there are.
-            (
-                received,
-                received && sent > 0,
-                stream.round_trip(),
-                can_repeat,
-            )
+            (acked, acked && sent > 0, stream.round_trip(), can_repeat)
         }
     };
     let seen = Seen {
@@ -159,7 +161,7 @@ pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
         delivered,
         works: expecting.works(),
         round,
-        movable: next_hops_left || by_tcp || preface.is_for_peer(),
+        movable: next_hops_left || by_other || preface.is_for_peer(),
     };
     Some((via, since, seen))
 }

@@ -17,7 +17,7 @@ use posthaste_tunnel::{Credentials, Event, LostReason, Paths, Stream, Tunnels};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{Acceptor, FromDialer, Session};
 
-use crate::chain::{Peer, Transport};
+use crate::chain::Peer;
 use crate::intercept::Intercept;
 use crate::relay::Ready;
 use crate::side::Side;
@@ -35,6 +35,9 @@ use redial::Redial;
 
 /// Connections to each peer: what ends one leaves the other.
 const CONNECTIONS: usize = 2;
+/// Connections that a peer may have open with a worker: two for each of its own workers, and as many again
+/// while it is replaced.
+const CONNECTIONS_MAX: usize = 256;
 /// Streams that wait for their request, of all peers.
 const PENDING_MAX: usize = 4096;
 
@@ -58,6 +61,8 @@ struct Open {
     session: Session,
     /// The peer, as its handshake has proved.
     peer: Peer,
+    /// One of the ends wants no more flows on it.
+    is_left: bool,
 }
 
 /// The connections to a peer.
@@ -86,12 +91,13 @@ impl PeerTunnels {
     fn new(
         me: NodeId,
         peers: &[&Peer],
-        paths: Arc<Paths>,
+        (paths, mark): (Arc<Paths>, u32),
         clock: Duration,
         now: Duration,
     ) -> io::Result<Self> {
+        let secret = own_secret(me, peers);
         let shared = Shared {
-            tunnels: RefCell::new(Tunnels::new(clock, &own_secret(me, peers), paths, now)?),
+            tunnels: RefCell::new(Tunnels::new(clock, &secret, paths, mark, now)?),
             now: Cell::new(now),
         };
         Ok(Self {
@@ -110,7 +116,7 @@ impl PeerTunnels {
         let same = |one: &Peer| {
             let mut peers = peers.iter();
             peers.any(|peer| {
-                peer.id == one.id && peer.address == one.address && has_key_of(peer, one)
+                peer.id == one.id && peer.address == one.address && peer.has_key_of(one)
             })
         };
         let mut tunnels = self.shared.tunnels.borrow_mut();
@@ -140,9 +146,16 @@ impl PeerTunnels {
             .iter()
             .filter_map(|peer| credentials(peer, peer.id, self.me));
         let accepted = tunnels.endpoint.accept_from(&accepted.collect::<Vec<_>>());
+        let limits = peers
+            .iter()
+            .filter_map(|peer| Some((peer.id.into(), peer.rate_limit?)));
+        tunnels.endpoint.set_rate_limits(&limits.collect());
         drop(tunnels);
         for key in refused {
             self.pending.remove(key);
+        }
+        for connection in retired {
+            self.leave(connection);
         }
         accepted
     }
@@ -162,6 +175,26 @@ impl PeerTunnels {
         let session = self.open.get(&connection)?.session.clone();
         let stream = endpoint.open(connection, tag)?;
         Some((Rc::new(StreamEnd::new(&self.shared, stream)), session))
+    }
+
+    /// Connections over which flows to a peer may begin.
+    pub(super) fn usable(&self, peer: NodeId, now: Duration) -> usize {
+        let endpoint = &self.shared.tunnels.borrow().endpoint;
+        let slots = self
+            .dialed
+            .get(&peer)
+            .into_iter()
+            .flat_map(|dialed| &dialed.slots);
+        let connections = slots.filter_map(|slot| slot.connection);
+        connections
+            .filter(|connection| endpoint.is_usable(*connection, now))
+            .count()
+    }
+
+    /// Why a tunnel to a peer is not open.
+    pub(super) fn failure(&self, peer: NodeId) -> Option<&'static str> {
+        let slots = &self.dialed.get(&peer)?.slots;
+        slots.iter().find_map(|slot| slot.redial.failure())
     }
 
     /// When to call [`Worker::drive_tunnels`] at the latest.
@@ -212,9 +245,22 @@ impl PeerTunnels {
         let (Some(peer), Some(secret)) = (peer, secret) else {
             return false;
         };
+        let of_peer = self.open.values().filter(|open| open.peer.id == peer.id);
+        if of_peer.count() >= CONNECTIONS_MAX {
+            let mut tunnels = self.shared.tunnels.borrow_mut();
+            tunnels
+                .endpoint
+                .disconnect(connection, self.shared.now.get());
+            return false;
+        }
         let session = Session::of_stream(self.me, peer.id, peer.key_id, secret);
         let peer = peer.clone();
-        self.open.insert(connection, Open { session, peer });
+        let open = Open {
+            session,
+            peer,
+            is_left: false,
+        };
+        self.open.insert(connection, open);
         if let Some(slot) = self.slot(connection) {
             slot.redial.on_up();
         }
@@ -231,9 +277,16 @@ impl PeerTunnels {
 
     /// A peer opens no more streams on a connection: another is dialed in its place.
     fn on_going_away(&mut self, connection: u64, now: Duration) {
+        self.leave(connection);
         if let Some(slot) = self.slot(connection) {
             slot.connection = None;
             slot.redial.on_lost(true, LostReason::Closed, now);
+        }
+    }
+
+    fn leave(&mut self, connection: u64) {
+        if let Some(open) = self.open.get_mut(&connection) {
+            open.is_left = true;
         }
     }
 
@@ -308,9 +361,10 @@ impl PeerTunnels {
 fn credentials(peer: &Peer, dialer: NodeId, acceptor: NodeId) -> Option<Credentials> {
     let key = peer.key.as_ref()?;
     let me = if peer.id == dialer { acceptor } else { dialer };
+    let callers = peer.source_addresses.iter().copied();
     Some(Credentials {
         peer: peer.id.into(),
-        address: peer.address.ip(),
+        addresses: callers.chain([peer.address.ip()]).collect(),
         name: format!(
             "node-{}-key-{}.posthaste.invalid",
             u64::from(dialer),
@@ -327,18 +381,12 @@ fn own_secret(me: NodeId, peers: &[&Peer]) -> [u8; 32] {
     keys.fold([0; 32], |secret, key| key.reset_secret(me, &secret))
 }
 
-fn has_key_of(peer: &Peer, other: &Peer) -> bool {
-    peer.key == other.key && peer.key_id == other.key_id
-}
-
 impl<I: Intercept> Worker<I> {
     /// Adopts the peers of the policy that have tunnels. Without one, nothing is made.
     pub(super) fn adopt_tunnels(&mut self) {
         let chains = self.rules.chains();
         let peers = chains.peers.iter();
-        let peers: Vec<&Peer> = peers
-            .filter(|peer| peer.transport == Transport::Quic)
-            .collect();
+        let peers: Vec<&Peer> = peers.filter(|peer| peer.transport.has_tunnels()).collect();
         let Some(me) = chains
             .me
             .filter(|_| !peers.is_empty() || self.tunnels.is_some())
@@ -350,8 +398,8 @@ impl<I: Intercept> Worker<I> {
         }
         if self.tunnels.is_none() {
             let clock = Duration::from_millis(self.common.replay_guard.clock.now_ms());
-            let made =
-                PeerTunnels::new(me, &peers, Arc::clone(&self.common.paths), clock, self.now);
+            let shared = (Arc::clone(&self.common.paths), self.socket_mark);
+            let made = PeerTunnels::new(me, &peers, shared, clock, self.now);
             self.tunnels = made.ok().filter(|made| {
                 let tunnels = made.shared.tunnels.borrow();
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_TUNNELS);
@@ -415,9 +463,9 @@ impl<I: Intercept> Worker<I> {
                 reason,
                 ..
             } => {
-                if tunnels.open.contains_key(&connection) {
+                if let Some(open) = tunnels.open.get(&connection) {
                     self.counters.tunnels_up.sub(1);
-                    self.counters.tunnels_lost.add(1);
+                    self.counters.tunnels_lost.add((!open.is_left).into());
                 } else if !was_up && tunnels.slot(connection).is_some() {
                     self.counters.tunnels_failed.add(1);
                 }

@@ -18,12 +18,25 @@ pub(super) struct Redial {
     /// The last wait of each kind, until the tunnel opens.
     answered: Option<Duration>,
     silent: Option<Duration>,
+    /// Why the last one was lost or did not open, until the next opens.
+    reason: Option<LostReason>,
 }
 
 impl Redial {
     /// When to dial.
     pub(super) fn due(self) -> Duration {
         self.next
+    }
+
+    /// Why it is not open, in words.
+    pub(super) fn failure(self) -> Option<&'static str> {
+        Some(match self.reason? {
+            LostReason::TimedOut => "nothing answers by UDP",
+            LostReason::Refused => "nothing listens there by UDP",
+            LostReason::Rejected => "the handshake fails, as with another key",
+            LostReason::Closed => "the peer has closed it",
+            LostReason::Local => "this node has closed it",
+        })
     }
 
     /// The tunnel is open.
@@ -42,6 +55,7 @@ impl Redial {
         let next = wait.map_or(first, |wait| (wait * 2).min(most));
         *wait = Some(next);
         self.next = now + next;
+        self.reason = Some(reason);
     }
 }
 
