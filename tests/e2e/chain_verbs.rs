@@ -295,6 +295,6 @@ fn idle_warm_hops_counted() {
         row.contains("up") && cells.ends_with(&["6", "0", "0", "0"]),
         "{text}"
     );
-    let round: f64 = cells[cells.len() - 5].parse().unwrap();
+    let round: f64 = cells[cells.len() - 7].parse().unwrap();
     assert!(round < 30_000.0, "{text}");
 }

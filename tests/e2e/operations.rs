@@ -16,7 +16,7 @@ mod death;
 mod drain;
 mod footprint;
 mod group;
-mod interfaces;
+pub(crate) mod interfaces;
 mod limits;
 mod observation;
 mod reload;

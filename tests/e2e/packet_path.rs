@@ -23,6 +23,7 @@ mod cards;
 mod ends;
 mod forged;
 mod icmp;
+mod interfaces;
 mod late;
 mod learning;
 pub(crate) mod lifetime;

@@ -25,8 +25,11 @@ impl Trial {
         let files = Scratch::new().expect("a directory");
         let config = files.path().join("node.toml");
         let socket = files.path().join("admin.sock");
-        let text =
-            format!("version = 1\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n");
+        // Where a BPF file system is mounted, short flows would take the packet path.
+        let text = format!(
+            "version = 1\n[admin]\nsocket = {socket:?}\n[metrics]\nlisten = \"off\"\n\
+             [defaults]\ndata_path = \"socket\"\n"
+        );
         std::fs::write(&config, text).expect("the configuration can be written");
         let mut command = network.node(0).command(binary()).expect("a namespace");
         command.args(["try", &seconds.to_string(), "--json", "-c"]);

@@ -12,9 +12,9 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, SOON, accept, counter, deliver, dial, errno, expect_end, expect_reset,
-    firewall, firewall_text, listen, network, remove_firewall, reset, start_in, target, until,
-    until_ended,
+    MODES, PORT, Pair, SOON, accept, counter, deliver, detail, dial, errno, expect_end,
+    expect_reset, firewall, firewall_text, listen, network, remove_firewall, reset, start_in,
+    target, until, until_ended,
 };
 
 /// Drops what is not TCP.
@@ -49,6 +49,42 @@ fn start(network: &Network, mode: &str, family: Family) -> Vec<Node> {
         network,
         (0..2).map(|node| member(network, node, mode, family)),
     )
+}
+
+/// All flows together, in each direction, by what a reload sets.
+// promise: K25
+#[test]
+fn limited_rate_of_a_peer() {
+    const BYTES: usize = 1_000_000;
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for family in Family::ALL {
+        let nodes = start(&network, "early", family);
+        until_up(&nodes);
+        for (node, at) in nodes.iter().zip([0, 1]) {
+            let from = network.calling_address(1 - at, family);
+            let limit =
+                format!("rate_limit = \"8Mbit/s\"\nsource_addresses = [\"{from}\"]\npool_max");
+            let text = member(&network, at, "early", family).replace("pool_max", &limit);
+            reload(node, &text, 1);
+        }
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            for port in [PORT, PORT + 1] {
+                let network = &network;
+                scope.spawn(move || {
+                    let listener = listen(network.server(), port);
+                    let mut pair = Pair::open(network, Family::V4, &listener);
+                    let bytes: Vec<u8> = (0..BYTES).map(|at| at.to_le_bytes()[0]).collect();
+                    transfer(&mut pair.client, &mut pair.server, &bytes);
+                    transfer(&mut pair.server, &mut pair.client, &bytes);
+                });
+            }
+        });
+        let lasted = begun.elapsed().as_secs_f64();
+        // The two flows need not turn at once, and then both directions have their limit.
+        assert!(lasted > 1.9, "{family}: {lasted} s");
+        assert_eq!(counter(&nodes[0], "hops_quic"), 2, "{family}");
+    }
 }
 
 /// The first node has dialed two tunnels.
@@ -91,9 +127,15 @@ fn flows_take_streams() {
             let nodes = start(&network, mode, hops);
             until_up(&nodes);
             for (count, family) in (1..).zip(Family::ALL) {
-                let listener = listen(network.server(), PORT);
-                let mut pair = Pair::open(&network, family, &listener);
+                let mut pair = Pair::open(&network, family, &listen(network.server(), PORT));
                 pair.check();
+                let shown = detail(&nodes[0], &pair);
+                let remote = &shown["upstream"]["tunnel"]["remote"];
+                assert_eq!(
+                    *remote,
+                    listener(&network, 1, hops).to_string(),
+                    "{shown:#}"
+                );
                 match family {
                     Family::V4 => pair.close_client_first(),
                     Family::V6 => pair.close_server_first(),
@@ -118,7 +160,7 @@ fn bytes_cross_a_lossy_hop() {
         until_up(&nodes);
         let listener = listen(network.server(), PORT);
         let mut pair = Pair::open(&network, Family::V4, &listener);
-        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| at.to_le_bytes()[0]).collect();
         transfer(&mut pair.client, &mut pair.server, &bytes);
         transfer(&mut pair.server, &mut pair.client, &bytes);
         pair.check();
@@ -137,7 +179,7 @@ fn lost_bytes_follow_from_repair_symbols() {
         let nodes = start(&network, "early", family);
         until_up(&nodes);
         let listener = listen(network.server(), PORT);
-        let bytes: Vec<u8> = (0..1_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|at| at.to_le_bytes()[0]).collect();
         // The first ones show how much the path loses.
         for length in [bytes.len(); 3].into_iter().chain([100_000; 12]) {
             let mut pair = Pair::open(&network, Family::V4, &listener);
@@ -206,6 +248,103 @@ fn refusals_pass_over_streams() {
     assert_eq!(counter(&nodes[0], "hops_quic"), 2);
 }
 
+/// What the first node reports of the second.
+fn peer(node: &Node) -> serde_json::Value {
+    node.admin_json("chains").expect("it answers")["peers"][0].clone()
+}
+
+/// Loses every 20th packet of hops over TCP that arrives at a node.
+fn lose_tcp(network: &Network, node: usize) {
+    let rule = "meta l4proto tcp numgen inc mod 20 == 0 counter drop";
+    firewall(network.node(node), "lossy", &[("input", rule)]);
+}
+
+/// Two nodes that choose by losses.
+fn choosing(network: &Network, family: Family) -> Vec<Node> {
+    let config = |node| {
+        let text = member(network, node, "early", family);
+        text.replace("\"quic\"", "\"auto\"")
+    };
+    let nodes = start_all(network, (0..2).map(config));
+    until_up(&nodes);
+    nodes
+}
+
+/// A flow that lasts shows what its hop loses before it ends.
+// promise: K27
+#[test]
+fn open_hop_that_loses_gives_way_to_tunnels() {
+    let network = network([
+        Link::Veth,
+        Link::delay(Duration::from_millis(5)),
+        Link::Veth,
+    ]);
+    let bytes: Vec<u8> = (0..400_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    for (family, losing) in Family::ALL.into_iter().zip([0, 1]) {
+        let nodes = choosing(&network, family);
+        let listener = listen(network.server(), PORT);
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        lose_tcp(&network, losing);
+        let given_up = Instant::now() + Duration::from_secs(120);
+        while peer(&nodes[0])["carried_by"]["transport"] != "quic" {
+            assert!(Instant::now() < given_up, "{}", peer(&nodes[0]));
+            transfer(&mut pair.client, &mut pair.server, &bytes);
+            transfer(&mut pair.server, &mut pair.client, &bytes);
+        }
+        let mut other = Pair::open(&network, Family::V4, &listener);
+        other.check();
+        assert_eq!(counter(&nodes[0], "hops_quic_for_loss"), 1, "{family}");
+        pair.check();
+        remove_firewall(network.node(losing), "lossy");
+    }
+}
+
+/// Flows that carry most bytes up, and down.
+// promise: K27
+#[test]
+fn hops_that_lose_give_way_to_tunnels() {
+    let network = network([
+        Link::Veth,
+        Link::delay(Duration::from_millis(5)),
+        Link::Veth,
+    ]);
+    let bytes: Vec<u8> = (0..400_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    for (family, is_up) in Family::ALL.into_iter().zip([true, false]) {
+        let nodes = choosing(&network, family);
+        let listener = listen(network.server(), PORT);
+        let flow = || {
+            let mut pair = Pair::open(&network, Family::V4, &listener);
+            let (from, to) = if is_up {
+                (&mut pair.client, &mut pair.server)
+            } else {
+                (&mut pair.server, &mut pair.client)
+            };
+            transfer(from, to, &bytes);
+            pair.close_client_first();
+        };
+        let flows_until = |transport: &str| {
+            let given_up = Instant::now() + Duration::from_secs(120);
+            while peer(&nodes[0])["carried_by"]["transport"] != transport {
+                assert!(Instant::now() < given_up, "{}", peer(&nodes[0]));
+                flow();
+            }
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(11) {
+            flow();
+        }
+        assert_eq!(counter(&nodes[0], "hops_quic"), 0, "{}", peer(&nodes[0]));
+        let losing = usize::from(is_up);
+        lose_tcp(&network, losing);
+        flows_until("quic");
+        flow();
+        let taken = ["hops_quic", "hops_quic_for_loss"].map(|name| counter(&nodes[0], name));
+        assert_eq!(taken, [1, 1]);
+        remove_firewall(network.node(losing), "lossy");
+        flows_until("tcp");
+    }
+}
+
 // promise: K21
 #[test]
 fn killed_peer_resets_its_flows() {
@@ -226,6 +365,29 @@ fn killed_peer_resets_its_flows() {
     pair.close_server_first();
     until_ended(&nodes[0], "finished", 1);
     assert_eq!(counter(&nodes[0], "hops_quic"), 2);
+}
+
+/// What `posthaste chains` reports of tunnels that do not open.
+#[test]
+fn reason_of_a_tunnel_that_does_not_open() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let config = |node| member(&network, node, "early", Family::V4);
+    let other_key = |text: String| text.replace(KEY, &KEY.chars().rev().collect::<String>());
+    for (other, why) in [
+        (
+            other_key(config(1)),
+            "the handshake fails, as with another key",
+        ),
+        (
+            config(1).replace("\"quic\"", "\"tcp\""),
+            "nothing listens there by UDP",
+        ),
+    ] {
+        let nodes = start_all(&network, [config(0), other].into_iter());
+        until(why, || {
+            peer(&nodes[0])["carried_by"]["why"] == format!("no tunnel is up: {why}")
+        });
+    }
 }
 
 // promise: K21
@@ -279,6 +441,32 @@ fn udp_blocked_in_mid_run() {
     let _ = pair.client.read(&mut [0; 16]);
     until("none is up", || counter(&nodes[0], "tunnels_up") == 0);
     assert_eq!(counter(&nodes[0], "tunnels_lost"), 2);
+}
+
+// promise: K21
+/// The peer still sends, and does not receive.
+#[test]
+fn udp_in_one_direction_leaves_tcp() {
+    let network = far(0.0);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    let blocked = [("input", "meta l4proto udp drop")];
+    firewall(network.node(1), "blocked", &blocked);
+    // It is sent again and again.
+    pair.server
+        .write_all(&[0; 100_000])
+        .expect("the node takes it");
+    for _ in 0..20 {
+        let mut next = Pair::open(&network, Family::V4, &listener);
+        next.check();
+        next.close_client_first();
+        thread::sleep(Duration::from_millis(200));
+    }
+    let quic = counter(&nodes[0], "hops_quic");
+    assert!(quic < 10, "{quic} of 21 flows took a tunnel");
 }
 
 // promise: K21
@@ -348,7 +536,7 @@ fn drained_node_delivers_what_flows_have_sent() {
         .shutdown(Shutdown::Write)
         .expect("it is connected");
     expect_end(&mut pair.client);
-    let bytes: Vec<u8> = (0..1_500_000_u32).map(|at| (at % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..1_500_000_u32).map(|at| at.to_le_bytes()[0]).collect();
     pair.client.write_all(&bytes).expect("the node takes them");
     drop(pair.client);
     until_ended(&nodes[0], "finished", 1);

@@ -9,8 +9,8 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, counter, detail, dial, errno, listen, network, start_in, target, until,
-    until_ended,
+    MODES, PORT, Pair, counter, detail, dial, errno, firewall_script, listen, network,
+    remove_firewall, start_in, target, until, until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -65,6 +65,70 @@ fn flows_take_warm_hops() {
                 assert_eq!(counter(&nodes[0], "hops_cold"), 0);
             }
         }
+    }
+}
+
+/// Forgets the hops that a node has open: of those that it opens from now on, packets pass.
+fn forget_hops(network: &Network, node: usize, port: u16) {
+    let text = format!(
+        "table inet forgetful {{
+        set fresh {{ type inet_service; flags dynamic; }}
+        chain leaving {{ type filter hook output priority 0;
+        tcp dport {port} tcp flags & (syn | ack) == syn add @fresh {{ tcp sport }}
+        tcp dport {port} tcp sport != @fresh drop
+        }}
+        chain coming {{ type filter hook input priority 0;
+        tcp sport {port} tcp dport != @fresh drop
+        }}
+        }}\n"
+    );
+    firewall_script(network.node(node), &text);
+}
+
+// promise: K28
+/// As a router that translates addresses does with connections that are idle for long, or when it
+/// restarts.
+#[test]
+fn flows_leave_a_forgotten_hop() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for accept in MODES {
+        for hops in Family::ALL {
+            let nodes = start(&network, accept, hops, "pool_min = 2\npool_max = 2\n");
+            until("hops wait", || waiting(&nodes[0]) == 2);
+            forget_hops(&network, 0, listener(&network, 1, hops).port());
+            let listener = listen(network.server(), PORT);
+            for _ in 0..2 {
+                let mut pair = Pair::open(&network, Family::V4, &listener);
+                pair.check();
+                pair.close_client_first();
+            }
+            remove_firewall(network.node(0), "forgetful");
+        }
+    }
+}
+
+// promise: F7
+/// Idle hops have authenticated once, and could open flows for as long as the peer pings.
+#[test]
+fn removed_peer_loses_its_idle_hops() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let other_key = format!("{:064x}", 7);
+    for is_removed in [true, false] {
+        let nodes = start(&network, "early", Family::V4, "pool_min = 2\n");
+        until("hops wait", || waiting(&nodes[0]) >= 2);
+        let config = member(&network, 1, "early", Family::V4, "");
+        let config = if is_removed {
+            let (before, rest) = config.split_once("[[peer]]").expect("it has a peer");
+            let (_, after) = rest.split_once("pool_max = 0\n").expect("its last key");
+            format!("{before}{after}")
+        } else {
+            config.replace(KEY, &other_key)
+        };
+        nodes[1]
+            .write_config(&config)
+            .expect("the file can be written");
+        nodes[1].admin("reload").expect("it is accepted");
+        until("they are closed", || waiting(&nodes[0]) == 0);
     }
 }
 

@@ -84,7 +84,7 @@ fn handed_over_flow_learns_a_smaller_mtu() {
         let place = Place::new();
         let node = place.start_with(network.node(0), CONFIG);
         let listener = listen(network.server(), PORT);
-        let transfer = hand_over(&network, &node, &listener, family, &|| {});
+        let transfer = hand_over(&node, &|| Pair::open(&network, family, &listener), &|| ());
         for (host, interface) in [(network.node(0), "s0"), (network.server(), "c0")] {
             host.ip(&format!("link set {interface} mtu 1300")).unwrap();
         }

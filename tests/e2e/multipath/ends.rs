@@ -9,9 +9,9 @@ use posthaste_lab::network::Family;
 use socket2::Protocol;
 
 use super::converting;
-use super::testbed::{TwoPaths, content, server, transfer, until_joined};
+use super::testbed::{TwoPaths, content, multipath, server, transfer, until_joined};
 use crate::support::{
-    MODES, PORT, errno, expect_reset, firewall, reset, until_counter, until_ended,
+    MODES, PORT, errno, expect_reset, firewall, kernel_counter, reset, until_counter, until_ended,
 };
 
 /// Downloads while `cut` breaks the first path.
@@ -90,6 +90,32 @@ fn ends_reach_the_other_side() {
         until_ended(&node, "finished", 2);
         until_counter(&node, "relays", 0);
     }
+}
+
+/// The paths of a connection end after it.
+// promise: MP5
+#[test]
+fn orderly_ends_reset_no_path() {
+    const COUNT: u64 = 30;
+    let bed = TwoPaths::new();
+    let node = bed.node(&converting("early"));
+    // A connection ends by an option (RFC 8684 section 3.3.3), and only then its paths.
+    let fin = ("output", "tcp flags & fin == fin drop");
+    firewall(&bed.client, "late", &[fin]);
+    for family in Family::ALL {
+        let listener = bed.listen(family, Protocol::TCP);
+        let before = multipath(&bed.router, "MPJoinAckRx");
+        for count in 1..=COUNT {
+            let (mut client, server) = bed.connect(family, &listener);
+            // Later ones would be refused.
+            until_joined(&bed.router, before + count);
+            let mut server = transfer(server, &mut client, 1_000);
+            transfer(client, &mut server, 1_000);
+        }
+    }
+    until_ended(&node, "finished", 2 * COUNT);
+    assert_eq!(multipath(&bed.client, "MPRstRx"), 0);
+    assert_eq!(kernel_counter(&bed.client, "Tcp", "EstabResets"), 0);
 }
 
 // promise: MP5

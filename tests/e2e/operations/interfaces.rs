@@ -41,7 +41,7 @@ fn new_interface_relays() {
 }
 
 /// Joins a client to a node by a new cable.
-fn plug_in(client: &Namespace, node: &Namespace, name: &str) {
+pub(crate) fn plug_in(client: &Namespace, node: &Namespace, name: &str) {
     node.ip(&format!(
         "link add {name} type veth peer name s0 netns {}",
         client.name()
@@ -64,7 +64,7 @@ fn plug_in(client: &Namespace, node: &Namespace, name: &str) {
 }
 
 /// The server's addresses, of either family.
-fn servers(network: &Network) -> [SocketAddr; 2] {
+pub(crate) fn servers(network: &Network) -> [SocketAddr; 2] {
     Family::ALL.map(|family| SocketAddr::new(network.server_address(family), PORT))
 }
 
@@ -77,7 +77,7 @@ fn interface(node: &Node, name: &str) -> Option<Value> {
         .cloned()
 }
 
-fn attached(node: &Node, name: &str) -> bool {
+pub(crate) fn attached(node: &Node, name: &str) -> bool {
     interface(node, name).is_some_and(|interface| interface["attached"] == true)
 }
 

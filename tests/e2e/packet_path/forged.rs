@@ -92,7 +92,6 @@ fn forged_ends_end_no_flow() {
         (network.client(), client, server),
         (network.server(), server, client),
     ];
-    // The gap is less than what a reset may be ahead.
     for number in 0..1 << 13 {
         let numbers = [number << 19, number << 7];
         for (host, from, to) in ends {
@@ -103,5 +102,35 @@ fn forged_ends_end_no_flow() {
     std::thread::sleep(Duration::from_secs(17));
     pair.check();
     assert_eq!(redirect(&node, "packet_opened"), 1);
+    pair.close_client_first();
+}
+
+// promise: PK4
+/// Who pretends that a number was acknowledged cannot end the flow with it, and have its place.
+#[test]
+fn forged_acknowledgements_end_no_flow() {
+    let network = line();
+    let (node, listener) = ready(&network);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    let [client, server] = v4_ends(&pair);
+    let busy = redirect(&node, "packet_busy");
+    for number in [1 << 20, 1 << 30, 3 << 30] {
+        for (host, from, to, flags) in [
+            (network.server(), server, client, 0x10),
+            (network.client(), client, server, 4),
+            (network.client(), client, server, 0x11),
+            (network.client(), client, server, 0x10),
+            (network.server(), server, client, 4),
+            (network.server(), server, client, 0x11),
+        ] {
+            send_segment(host, from, to, [number; 2], flags);
+        }
+    }
+    send_syn(network.client(), client, server, &MSS);
+    until("the SYN", || redirect(&node, "packet_busy") > busy);
+    pair.check();
+    let listed = node.admin_json("relays list").expect("the flows");
+    assert_eq!(listed["packet_flows"][0]["bytes_up"], 20, "{listed}");
     pair.close_client_first();
 }

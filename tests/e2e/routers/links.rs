@@ -102,7 +102,7 @@ fn one_interface_for_both_sides() {
         answered("client@LAN.2", ("WAN.2", 81)),
         refused("client@LAN.2", ("WAN.2", 82)),
     ];
-    Row::new(one_armed, probes).relays().run();
+    Row::new(one_armed, probes).relays_by_sockets().run();
 }
 
 /// The same, with the router's address for the server.
@@ -122,7 +122,7 @@ fn one_interface_for_both_sides_with_translation() {
         answered("client@LAN.2", ("WAN.2", 80)),
         refused("client@LAN.2", ("WAN.2", 82)),
     ];
-    Row::new(build, probes).relays().run();
+    Row::new(build, probes).relays_by_sockets().run();
 }
 
 /// A box that is a bridge and no router: it has no address, and nothing is its business.

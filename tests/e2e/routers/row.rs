@@ -44,6 +44,8 @@ enum Relaying {
     Any,
     /// Some of them were relayed: the node has learned.
     Some,
+    /// As [`Relaying::Some`], but the packet path carries none.
+    BySockets,
     /// None was: there is nothing to relay.
     None,
     /// It did not even start, and reported this.
@@ -95,6 +97,12 @@ impl Row {
         self
     }
 
+    /// The node has to relay some of these connections, but none by the packet path alone.
+    pub(super) fn relays_by_sockets(mut self) -> Self {
+        self.relaying = Relaying::BySockets;
+        self
+    }
+
     /// The node has to relay none of these connections.
     pub(super) fn relays_none(mut self) -> Self {
         self.relaying = Relaying::None;
@@ -120,7 +128,7 @@ impl Row {
         println!("without a node:\n{}", self.lines(&without, |_, _| true));
         let mut failures = String::new();
         for (way, with) in WAYS.into_iter().zip(observed) {
-            let harm = self.harm(&without, &with);
+            let harm = self.harm(way, &without, &with);
             if harm.is_empty() {
                 println!("{way}: as without; relayed: {:?}", with.relayed);
             } else {
@@ -193,7 +201,7 @@ impl Row {
             let sockets = way == AUTO || self.relaying == Relaying::None;
             return packets + if sockets { opened } else { 0 };
         }
-        if self.relaying != Relaying::Some {
+        if !matches!(self.relaying, Relaying::Some | Relaying::BySockets) {
             return opened;
         }
         // A relay may end after its connections; without any this ends at the deadline and is reported.
@@ -227,7 +235,7 @@ impl Row {
     }
 
     /// What a node changed.
-    fn harm(&self, without: &Observed, with: &Observed) -> String {
+    fn harm(&self, way: &str, without: &Observed, with: &Observed) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
             let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
@@ -257,6 +265,9 @@ impl Row {
         let relayed = with.relayed.unwrap_or_default();
         match self.relaying {
             Relaying::Some if relayed == 0 => text.push_str("nothing was relayed\n"),
+            Relaying::BySockets if relayed == 0 && way != PACKET => {
+                text.push_str("nothing was relayed\n");
+            }
             Relaying::None if relayed != 0 => {
                 let _ = writeln!(text, "{relayed} were relayed");
             }
