@@ -176,6 +176,10 @@ impl Intercept for Capture {
         None
     }
 
+    fn has_events(&self) -> bool {
+        false
+    }
+
     fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
         let ports = if listening {
             self.ports

@@ -3,6 +3,8 @@
 
 mod fallbacks;
 mod hostile;
+mod late_accepts;
+
 pub(crate) mod raw;
 
 use posthaste_lab::network::{Family, Network};

@@ -77,7 +77,14 @@ impl Reader {
         })
     }
 
-    /// The next event; `None` when the ring is empty. Records of another layout are skipped.
+    /// Whether the ring has no record, not even one that is being written.
+    pub(crate) fn is_empty(&self) -> bool {
+        let position = self.read.position().load(Ordering::Relaxed);
+        position >= self.written.position().load(Ordering::Acquire)
+    }
+
+    /// The next event; `None` when the ring is empty, or its first record is being written. Records of
+    /// another layout are skipped.
     pub(crate) fn next(&mut self) -> Option<Event> {
         loop {
             let (position, length) = self.first()?;
@@ -106,10 +113,10 @@ impl Reader {
 
     /// Position and length, with flags, of the first record, if it is complete.
     fn first(&self) -> Option<(u64, u32)> {
-        let position = self.read.position().load(Ordering::Relaxed);
-        if position >= self.written.position().load(Ordering::Acquire) {
+        if self.is_empty() {
             return None;
         }
+        let position = self.read.position().load(Ordering::Relaxed);
         // SAFETY: a record begins there, at a multiple of eight, with its
         // length, which the kernel changes in one go.
         let length = unsafe { self.head(position).cast::<AtomicU32>().as_ref() };

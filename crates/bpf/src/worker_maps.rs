@@ -204,6 +204,10 @@ impl Intercept for WorkerMaps {
         self.reader.next()
     }
 
+    fn has_events(&self) -> bool {
+        !self.reader.is_empty()
+    }
+
     fn set_accepting(&mut self, listening: bool) -> io::Result<()> {
         // A listener stays in the map for flows that have begun; closing it removes it.
         for (ipv6, listener) in self.listeners.iter().filter(|_| listening) {

@@ -180,6 +180,9 @@ pub trait Intercept {
     fn event_fd(&self) -> BorrowedFd<'_>;
     /// The next pending event.
     fn next_event(&mut self) -> Option<Event>;
+    /// Whether an event is pending, also one that is still being written, which
+    /// [`Self::next_event`] does not return yet.
+    fn has_events(&self) -> bool;
     /// Starts or stops redirecting new flows to the worker's listeners.
     ///
     /// # Errors

@@ -158,8 +158,8 @@ pub(crate) struct Worker<I> {
     half_open: HashMap<[u8; 8], u32>,
     /// Client prefixes that were reported as validated.
     prefixes: Prefixes,
-    /// Flows begun at accept whose SYN event is missing. An event in the ring waits behind one that
-    /// another CPU is still writing, so it may arrive later.
+    /// Flows and hops begun at accept while events were pending, until none is: that of their SYN may
+    /// be among them, behind one that another CPU is still writing.
     missing_syn_event: HashSet<Flow>,
     /// Connections to explicit listeners without a flow yet.
     pending_requests: Slab<PendingRequest>,

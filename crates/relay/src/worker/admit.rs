@@ -32,6 +32,9 @@ impl<I: Intercept> Worker<I> {
         for _ in 0..EVENTS_MAX {
             let Some(event) = self.intercept.next_event() else {
                 self.events_wait = false;
+                if !self.missing_syn_event.is_empty() && !self.intercept.has_events() {
+                    self.missing_syn_event.clear();
+                }
                 return;
             };
             // A command sent before a flow began must apply to that flow.
@@ -55,10 +58,7 @@ impl<I: Intercept> Worker<I> {
     fn on_syn(&mut self, event: Event, held: bool) {
         self.counters.syns.add(1);
         if self.missing_syn_event.remove(&event.flow) {
-            // The accept was handled before this event: the flow has begun already.
-            return self
-                .intercept
-                .release_half_open(&event.flow, event.half_open);
+            return self.on_overtaken(&event);
         }
         self.forget_former(&event.flow);
         let rule = self
@@ -82,6 +82,12 @@ impl<I: Intercept> Worker<I> {
                     .release_half_open(&event.flow, event.half_open);
             }
         }
+    }
+
+    /// The accept was handled before this event: the flow has begun already.
+    pub(super) fn on_overtaken(&mut self, event: &Event) {
+        self.intercept
+            .release_half_open(&event.flow, event.half_open);
     }
 
     /// A client that sends a new SYN on the same tuple has given up the former attempt. The
@@ -240,7 +246,10 @@ impl<I: Intercept> Worker<I> {
             let Some((listener, purpose, multipath)) = self.listeners.get(number) else {
                 return;
             };
-            match sys::accept(listener) {
+            let accepted = sys::accept(listener);
+            // Then, as the event of a SYN is older than its accept.
+            self.take_events();
+            match accepted {
                 Ok((socket, client, server)) => {
                     // A command sent before a flow began must apply to that flow.
                     self.carry_out();
@@ -261,8 +270,6 @@ impl<I: Intercept> Worker<I> {
                 }
                 Err(error) => return self.on_accept_error(&error),
             }
-            // The event of the SYN that belongs to this accept may have arrived since.
-            self.take_events();
         }
     }
 
@@ -286,6 +293,9 @@ impl<I: Intercept> Worker<I> {
             return None;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
+            if self.intercept.has_events() {
+                self.missing_syn_event.insert(flow);
+            }
             if self.listeners.are_requested_at(flow.server()) {
                 self.receive_request(flow.client(), socket, None);
                 return None;
@@ -370,9 +380,6 @@ impl<I: Intercept> Worker<I> {
         }
         self.counters.flows(AcceptMode::LATE).add(1);
         self.remember(&flow);
-        if rule.rule.accept.connects_at_syn() {
-            self.missing_syn_event.insert(flow);
-        }
         // No program has captured the SYN of a flow in late mode, but the kernel has kept its TTL.
         let hop_limit = sys::hop_limit_of_client(&socket, !flow.is_ipv4());
         let hop_limit = hop_limit.map(one_less);

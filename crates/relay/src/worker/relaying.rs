@@ -225,10 +225,6 @@ impl<I: Intercept> Worker<I> {
         self.learn(&entry);
         let closed = self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
-        // Nearly always empty: the check saves a hash of the flow at each end.
-        if !self.missing_syn_event.is_empty() {
-            self.missing_syn_event.remove(&entry.flow);
-        }
         let record = self.record(key, &entry, outcome);
         // First: a reader that sees the relay ended must find it counted by its rule.
         self.tally_end(&entry, &record);

@@ -46,6 +46,9 @@ impl<I: Intercept> Worker<I> {
     /// A peer announces a flow. Its connection continues in any case.
     pub(super) fn on_syn_option(&mut self, event: &Event) {
         self.counters.syn_options_received.add(1);
+        if self.missing_syn_event.remove(&event.flow) {
+            return self.on_overtaken(event);
+        }
         self.forget_former(&event.flow);
         let from = event.flow.client();
         let request = match self.read_syn_option(&event.frame, from) {
