@@ -3,21 +3,14 @@
  * Programs that a node loads after it has begun to relay: the verifier takes some
  * milliseconds for them.
  *
- * open_flow, check_cookie, hold_syn_ack, redirect_icmp_error, redirect_fragment,
- * parse_syn_option, join_connection, end_time_wait
+ * open_flow, check_cookie, hold_syn_ack, and those in deferred_*.h
  *                 called by `redirect`, to continue with a packet
  * find_listener   sk_lookup, only for SYNs that meet a TIME_WAIT socket
  * inject          run by user space, injects a frame at a device
  */
-#include "admission.h"
-#include "advice.h"
-#include "events.h"
-#include "half_open.h"
-#include "observe.h"
-#include "packet.h"
-#include "placement.h"
-#include "rules.h"
-#include "syn.h"
+#include "deferred_fragments.h"
+#include "deferred_multipath.h"
+#include "deferred_syn_option.h"
 
 /* Destinations that failed in early mode, and until when that counts (CLOCK_MONOTONIC,
  * ns). */
@@ -38,26 +31,6 @@ struct {
 	__type(key, struct flow);
 	__type(value, __u32);
 } time_wait_syns SEC(".maps");
-
-/* The common fields of the fragments of a packet. */
-struct datagram_key {
-	struct address source;
-	struct address destination;
-	__u32 id;
-};
-
-/* Segments for sockets of the node whose first fragment has arrived, and until when
- * their other fragments are expected (CLOCK_MONOTONIC, ns). */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct datagram_key);
-	__type(value, __u64);
-} fragments SEC(".maps");
-
-/* That time: longer than fragments that were sent together are apart. After it the
- * identification belongs to another packet, as a first fragment may show sooner. */
-#define FRAGMENTS_NS 5000000000ull
 
 /* A SYN with a lower TTL may be a traceroute's, or be in a routing loop: its
  * destination or a router must answer it, not this host. */
@@ -155,17 +128,6 @@ GLOBAL __u32 admit_syn(struct __sk_buff *skb, const struct packet *pkt, struct e
 	return listen;
 }
 
-/* Parses the packet as `redirect` did. Returns the offset of its TCP header; 0 for a
- * packet that `redirect` would not have sent here. */
-static __always_inline __u32 resume(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 at;
-
-	pkt->l2_bytes = skb->cb[MESSAGE_L2_BYTES];
-	at = parse_ip(skb, pkt, pkt->l2_bytes);
-	return at && parse_tcp(skb, pkt, at) ? at : 0;
-}
-
 /* Acts on the verdict about a SYN. */
 static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct packet *pkt,
 					    const struct verdict *verdict)
@@ -192,112 +154,6 @@ static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct 
 		return SYN_HOLD;
 	}
 	return admit_syn(skb, pkt, &event);
-}
-
-/* The listener of a worker for Multipath TCP, or NULL. The node's alone: another process
- * may listen there after a worker died. Its address is given by the first and the last
- * word, of which IPv4 has the last. */
-static __always_inline struct bpf_sock *find_multipath(struct __sk_buff *skb, struct packet *pkt,
-						       __be32 first, __be32 last, __be16 port)
-{
-	struct bpf_sock *sk;
-
-	fill_tuple(pkt);
-	if (pkt->family == AF_INET) {
-		pkt->tuple.ipv4.daddr = last;
-		pkt->tuple.ipv4.dport = port;
-	} else {
-		pkt->tuple.ipv6.daddr[0] = first;
-		pkt->tuple.ipv6.daddr[1] = 0;
-		pkt->tuple.ipv6.daddr[2] = 0;
-		pkt->tuple.ipv6.daddr[3] = last;
-		pkt->tuple.ipv6.dport = port;
-	}
-	sk = bpf_skc_lookup_tcp(skb, &pkt->tuple, pkt->tuple_bytes, BPF_F_CURRENT_NETNS, 0);
-	if (sk && owner_by(sk) != OWNER_LISTENER) {
-		bpf_sk_release(sk);
-		return NULL;
-	}
-	return sk;
-}
-
-/* The same for MP_CAPABLE. */
-static __always_inline struct bpf_sock *find_capable(struct __sk_buff *skb, struct packet *pkt,
-						     __u32 key)
-{
-	struct multipath_listener *listener = multipath_listener(key);
-	__be32 loopback = pkt->family == AF_INET ? bpf_htonl(0x7f000001) : bpf_htonl(1);
-
-	if (!listener)
-		return NULL;
-	return find_multipath(skb, pkt, 0, loopback, listener->port);
-}
-
-/* The worker at which a path joins, by what its SYN and its third segment have in common:
- * the kernel finds the connection by the token, whatever worker has it. */
-static __always_inline __u32 join_worker(const struct packet *pkt)
-{
-	return bpf_ntohs(pkt->flow.client_port) % workers;
-}
-
-/* A worker's listener for further paths, with the port of their destination: the kernel
- * refuses one with another port than the connection's. Its address is none of a host: of
- * 240.0.0.0/4 (RFC 1112 section 4), or 100::/64 (RFC 6666). */
-static __always_inline struct bpf_sock *find_join(struct __sk_buff *skb, struct packet *pkt,
-						  __u32 worker)
-{
-	struct multipath_listener *to = multipath_listener(listener_key(worker, pkt));
-
-	if (!to)
-		return NULL;
-	return find_multipath(skb, pkt, bpf_htonl(0x01000000), to->joins, pkt->flow.server_port);
-}
-
-/* Gives a SYN with MP_CAPABLE to the worker's listener. Paths may join from the third
- * ACK on, before the worker has accepted the connection. */
-static __always_inline void give_capable(struct __sk_buff *skb, struct packet *pkt, __u32 key)
-{
-	struct bpf_sock *listener = find_capable(skb, pkt, key);
-	struct destination to = destination_of(pkt);
-	__u64 until = bpf_ktime_get_ns() + JOINS_EXPECTED_NS;
-
-	if (!listener)
-		return;
-	bpf_sk_assign(skb, listener, 0);
-	bpf_sk_release(listener);
-	bpf_map_update_elem(&expected_joins, &to, &until, BPF_ANY);
-	count(STAT_MULTIPATH_CONVERTED);
-	deliver(skb);
-}
-
-/* Whether the SYN requests Multipath TCP, and its rule leaves that to the server. So does
- * a node that cannot convert: the client keeps what it had. */
-static __always_inline bool passes_multipath(const struct packet *pkt,
-					     const struct verdict *verdict, bool capable)
-{
-	if (!capable || verdict->action != ACTION_RELAY)
-		return false;
-	if (verdict->multipath == MULTIPATH_OFF ||
-	    (verdict->multipath == MULTIPATH_CONVERT &&
-	     multipath_listener(listener_key(placed_worker(pkt), pkt))))
-		return false;
-	count(STAT_MULTIPATH_PASSED);
-	return true;
-}
-
-/* A SYN that joins a connection is never a flow of its own. The path may be another than
- * that of the connection, so its own rule and interface must allow what the token requests.
- * With the mark it is one that a worker injected. */
-static __always_inline bool may_join(struct __sk_buff *skb, const struct packet *pkt)
-{
-	struct verdict verdict = {};
-
-	if (is_martian(pkt) || !find_rule(pkt, &verdict) || verdict.action != ACTION_RELAY ||
-	    verdict.multipath != MULTIPATH_CONVERT)
-		return false;
-	if (verdict.observe && !(skb->mark & socket_mark) && !is_let_through(skb, pkt))
-		return false;
-	return passes_host(skb, pkt);
 }
 
 /* The SYN is forwarded: lets later packets of the flow through as well. */
@@ -519,206 +375,6 @@ int check_cookie(struct __sk_buff *skb)
 	return deliver(skb);
 }
 
-/* Whether a connection to this destination may be about to be accepted. */
-static __always_inline bool expects_join(const struct packet *pkt)
-{
-	struct destination to = destination_of(pkt);
-	__u64 *until = bpf_map_lookup_elem(&expected_joins, &to);
-
-	return until && bpf_ktime_get_ns() < *until;
-}
-
-static __always_inline bool is_server_of(const struct multipath_token *token,
-					 const struct packet *pkt)
-{
-	return token->port == pkt->flow.server_port &&
-	       is_same(&token->server, &pkt->flow.server);
-}
-
-/* Gives a join to the listener that the worker has opened for it. */
-static __always_inline int give_join(struct __sk_buff *skb, struct packet *pkt, __u32 worker)
-{
-	struct bpf_sock *listener = find_join(skb, pkt, worker);
-
-	if (!listener) {
-		count(STAT_JOINS_REFUSED);
-		return TC_ACT_UNSPEC;
-	}
-	bpf_sk_assign(skb, listener, 0);
-	bpf_sk_release(listener);
-	count(STAT_JOINS);
-	return deliver(skb);
-}
-
-/*
- * A SYN with MP_JOIN of a flow that this host would forward. With the token of a
- * connection of the node it joins that, once a worker listens on its port: the worker
- * gets the SYN, and injects it again with the node's mark. Otherwise the connection may
- * be accepted at this moment: then the worker holds the SYN until the token is known or
- * some milliseconds have passed. All others are forwarded.
- */
-SEC("classifier")
-int join_connection(struct __sk_buff *skb)
-{
-	bool injected = skb->mark & socket_mark;
-	struct event_head event = { .kind = EVENT_JOIN };
-	struct multipath_token *token;
-	struct options options = {};
-	struct packet pkt = {};
-	__u32 at, worker;
-	bool ours, wanted;
-
-	skb->mark &= ~socket_mark;
-	at = resume(skb, &pkt);
-	if (!at || !is_sound(skb, &pkt, at))
-		return TC_ACT_UNSPEC;
-	look_at_options(skb, &pkt, at, &options);
-	token = bpf_map_lookup_elem(&multipath_tokens, &options.token);
-	/* Tokens are unique at one host only: another's may be equal. Held, its join would be
-	 * injected and held again, forever. */
-	ours = token && is_server_of(token, &pkt);
-	worker = join_worker(&pkt);
-	if (ours && is_draining(worker))
-		worker = token->worker;
-	if (ours && injected)
-		return give_join(skb, &pkt, worker);
-	/* A client has the tokens of its connections, and may flood. Others send the SYN again. */
-	if (ours && !is_idle(worker)) {
-		count(STAT_EVENTS_LOST);
-		return TC_ACT_SHOT;
-	}
-	/* Of a token that was taken for another host's, its connection may have come since. */
-	wanted = ours || (!token && expects_join(&pkt) && !is_draining(worker) &&
-			  is_idle(worker) &&
-			  !bpf_map_lookup_elem(&foreign_tokens, &options.token));
-	if (!wanted) {
-		count(STAT_JOINS_UNKNOWN);
-		return TC_ACT_UNSPEC;
-	}
-	event.flow = pkt.flow;
-	if (!report(skb, &pkt, &event, worker, NULL))
-		return TC_ACT_UNSPEC;
-	if (!ours)
-		count(STAT_JOINS_HELD);
-	return TC_ACT_SHOT;
-}
-
-/*
- * A SYN of Multipath TCP that met the TIME_WAIT socket of an earlier connection or path. The
- * kernel would give it to a listener of TCP, or for a further path to none. So the worker
- * destroys the socket and injects the SYN again; with the mark where it could not.
- */
-SEC("classifier")
-int end_time_wait(struct __sk_buff *skb)
-{
-	struct event_head event = { .kind = EVENT_TIME_WAIT };
-	__u32 at, worker = this_worker();
-	struct packet pkt = {};
-
-	at = resume(skb, &pkt);
-	if (!at || !is_sound(skb, &pkt, at) || is_martian(&pkt) || !passes_host(skb, &pkt))
-		return TC_ACT_UNSPEC;
-	event.flow = pkt.flow;
-	/* Where no socket can be destroyed, one client may send many. It sends a dropped one again. */
-	if (is_idle(worker))
-		report(skb, &pkt, &event, worker, NULL);
-	else
-		count(STAT_EVENTS_LOST);
-	return TC_ACT_SHOT;
-}
-
-/* State of the search for a SYN option. */
-struct option_search {
-	struct __sk_buff *skb;
-	__u32 at;
-	__u32 end;
-	bool found;
-};
-
-/* Checks one option; 1 ends the search. The worker validates the content. */
-static long match_option(__u32 index, struct option_search *search)
-{
-	struct {
-		__u8 kind;
-		__u8 bytes;
-		__be16 experiment;
-	} option;
-
-	(void)index;
-	/* Shorter ones are not SYN options of nodes. */
-	if (search->at + sizeof(option) > search->end ||
-	    bpf_skb_load_bytes(search->skb, search->at, &option, sizeof(option)) || !option.kind)
-		return 1;
-	if (option.kind == 1) {
-		search->at += 1;
-		return 0;
-	}
-	if ((option.kind == SYN_OPTION_KIND || option.kind == SYN_OPTION_KIND_OTHER) &&
-	    option.experiment == bpf_htons(SYN_OPTION_EXID)) {
-		search->found = true;
-		return 1;
-	}
-	search->at += option.bytes;
-	return option.bytes < 2;
-}
-
-/* Whether a SYN whose TCP header is at `at` announces a flow. */
-static __always_inline bool syn_options(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
-{
-	struct option_search search = {
-		.skb = skb,
-		.at = at + sizeof(struct tcphdr),
-		.end = at + pkt->tcp.doff * 4,
-	};
-
-	bpf_loop(TCP_OPTIONS_MAX, match_option, &search, 0);
-	return search.found;
-}
-
-/*
- * A SYN with options for an explicit listener. A SYN option from a peer opens a flow as
- * a transparent SYN does: an event, a half-open entry, and the worker's own listener in
- * place of the explicit one, for which the kernel may pick another worker's. If that
- * fails for any reason, the request behind the SYN has the same content, and reaches
- * the explicit listener.
- */
-SEC("classifier")
-int parse_syn_option(struct __sk_buff *skb)
-{
-	struct event_head event = { .kind = EVENT_SYN_OPTION };
-	__u32 worker = this_worker();
-	struct half_open made = {};
-	struct packet pkt = {};
-	struct half_open *half_open;
-	struct flow flow;
-	__u32 at;
-
-	pkt.l2_bytes = skb->cb[MESSAGE_L2_BYTES];
-	at = parse_ip(skb, &pkt, pkt.l2_bytes);
-	if (!at || !parse_tcp(skb, &pkt, at) || !syn_options(skb, &pkt, at))
-		return TC_ACT_UNSPEC;
-	flow = pkt.flow;
-	event.flow = flow;
-	if (!bpf_map_lookup_elem(&syn_option_peers, &flow.client)) {
-		count(STAT_SYN_OPTIONS_REFUSED);
-		event.kind = EVENT_UNAUTHORIZED;
-		if (is_idle(worker))
-			report(skb, &pkt, &event, worker, NULL);
-		return TC_ACT_UNSPEC;
-	}
-	half_open = find_half_open(&flow);
-	if (half_open)
-		worker = half_open->worker;
-	if (half_open && half_open->isn == pkt.tcp.seq)
-		return give(skb, listener_key(worker, &pkt));
-	made.worker = worker;
-	made.isn = pkt.tcp.seq;
-	made.syn = SYN_ADMITTED;
-	if (is_draining(worker) || !report(skb, &pkt, &event, worker, &made))
-		return TC_ACT_UNSPEC;
-	return give(skb, listener_key(worker, &pkt));
-}
-
 /* A SYN-ACK for an upstream socket of the node. The worker holds it while the client
  * has a half-open entry. */
 SEC("classifier")
@@ -738,89 +394,6 @@ int hold_syn_ack(struct __sk_buff *skb)
 	/* A full ring loses the copy; the server retransmits its SYN-ACK. */
 	report(skb, &pkt, &event, half_open->worker, NULL);
 	return TC_ACT_SHOT;
-}
-
-/* Whether the first fragment of a segment is for a socket of the node. A SYN is not:
- * SYNs in fragments are never held. */
-static __always_inline bool first_is_ours(struct __sk_buff *skb, struct packet *pkt, __u32 at)
-{
-	if (!parse_tcp(skb, pkt, at) || pkt->tcp.syn)
-		return false;
-	switch (owner_of(skb, pkt)) {
-	case OWNER_CONNECTING:
-	case OWNER_OURS:
-		return true;
-	case OWNER_REQUEST:
-	case OWNER_WAITING:
-		return forwardable(skb, pkt);
-	default:
-		return false;
-	}
-}
-
-/* A fragment of a TCP segment. The first has the ports, and decides for those that
- * arrive after it; fragments that arrived before it have been forwarded. */
-SEC("classifier")
-int redirect_fragment(struct __sk_buff *skb)
-{
-	struct packet pkt = {};
-	struct datagram_key datagram_key;
-	__u64 now, *until;
-	__u32 at;
-
-	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
-	if (!at)
-		return TC_ACT_UNSPEC;
-	datagram_key = (struct datagram_key){ pkt.flow.client, pkt.flow.server, pkt.fragment_id };
-	now = bpf_ktime_get_ns();
-	if (pkt.fragment == FRAGMENT_LATER) {
-		until = bpf_map_lookup_elem(&fragments, &datagram_key);
-		return until && now < *until ? deliver(skb) : TC_ACT_UNSPEC;
-	}
-	if (!first_is_ours(skb, &pkt, at)) {
-		/* The identification was that of an earlier segment for the node. */
-		bpf_map_delete_elem(&fragments, &datagram_key);
-		return TC_ACT_UNSPEC;
-	}
-	now += FRAGMENTS_NS;
-	bpf_map_update_elem(&fragments, &datagram_key, &now, BPF_ANY);
-	return deliver(skb);
-}
-
-/* An ICMP error that quotes a segment which a socket of the node sent under another
- * host's address. Without the mark it would be forwarded to that host, and path MTU
- * discovery would fail. */
-SEC("classifier")
-int redirect_icmp_error(struct __sk_buff *skb)
-{
-	struct packet pkt = {}, quoted = {};
-	struct bpf_sock *sk, *full;
-	bool ours = false;
-	__be16 ports[2];
-	__u32 at;
-
-	at = parse_ip(skb, &pkt, skb->cb[MESSAGE_L2_BYTES]);
-	if (!at)
-		return TC_ACT_UNSPEC;
-	at = parse_ip(skb, &quoted, at + 8);
-	if (!at || quoted.protocol != IPPROTO_TCP || quoted.fragment == FRAGMENT_LATER ||
-	    bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
-		return TC_ACT_UNSPEC;
-	quoted.flow.client_port = ports[0];
-	quoted.flow.server_port = ports[1];
-	quoted.flow = reversed(&quoted.flow);
-	fill_tuple(&quoted);
-	sk = bpf_skc_lookup_tcp(skb, &quoted.tuple, quoted.tuple_bytes, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return TC_ACT_UNSPEC;
-	full = bpf_sk_fullsock(sk);
-	if (full && full->state != BPF_TCP_LISTEN)
-		ours = full->mark & socket_mark;
-	bpf_sk_release(sk);
-	if (!ours)
-		return TC_ACT_UNSPEC;
-	count(STAT_ICMP);
-	return deliver(skb);
 }
 
 /*
