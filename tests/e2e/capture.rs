@@ -11,9 +11,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Bytes kept of each packet: the longest headers, and no more.
 const HEADERS_MAX: usize = 160;
 
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
+const SYN: u16 = 0x02;
+const RST: u16 = 0x04;
+const ACK: u16 = 0x10;
+/// Of ECN, Accurate ECN among them (RFC 9768 section 3.1).
+const ECN: u16 = 0x1c0;
+/// All of them: the rest is the length of the header.
+const FLAGS: u16 = 0x0fff;
 const TCP: u8 = 6;
 /// `ETH_P_ALL`: every protocol.
 const EVERYTHING: u16 = 0x0003;
@@ -23,7 +27,7 @@ const EVERYTHING: u16 = 0x0003;
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    pub(crate) flags: u8,
+    pub(crate) flags: u16,
     /// What a SYN announces as the largest segment.
     pub(crate) mss: Option<u16>,
     /// TTL or hop limit.
@@ -36,6 +40,11 @@ impl Segment {
     /// Whether it is the first of a handshake.
     pub(crate) fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK) == SYN
+    }
+
+    /// Whether it has a flag of ECN.
+    pub(crate) fn is_ecn(&self) -> bool {
+        self.flags & ECN != 0
     }
 
     /// Whether it ends a connection at once.
@@ -142,7 +151,7 @@ fn parse(packet: &[u8]) -> Option<Segment> {
     Some(Segment {
         from: (ip.from, word(tcp, 0)?).into(),
         to: (ip.to, word(tcp, 2)?).into(),
-        flags: tcp[13],
+        flags: word(tcp, 12)? & FLAGS,
         mss: mss(tcp.get(20..header)?),
         ttl: ip.ttl,
         // The header of a packet that segmentation offload made too large has no valid length.

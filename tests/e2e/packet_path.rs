@@ -31,6 +31,7 @@ mod paced;
 mod reload;
 mod report;
 mod resend;
+mod syns;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";

@@ -9,12 +9,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// `IPPROTO_RAW`: the IP header is the sender's own.
 const RAW: i32 = 255;
 const TCP: u8 = 6;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
+const SYN: u16 = 0x02;
+const ACK: u16 = 0x10;
+/// All that a SYN has for Accurate ECN (RFC 9768 section 3.1.1).
+const ACCURATE_ECN: u16 = 0x1c0;
 
 /// Sends a SYN from a host, under any source address. Options are filled up with no-operations.
 pub(crate) fn send_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
     send(host, to, &packet(from, to, [1, 0], SYN, options));
+}
+
+/// Sends a SYN that requests Accurate ECN.
+pub(crate) fn send_ecn_syn(host: &Namespace, from: SocketAddrV4, to: SocketAddrV4, options: &[u8]) {
+    send(
+        host,
+        to,
+        &packet(from, to, [1, 0], SYN | ACCURATE_ECN, options),
+    );
 }
 
 /// Sends a SYN-ACK that acknowledges the number 0.
@@ -30,7 +41,7 @@ pub(crate) fn send_segment(
     numbers: [u32; 2],
     flags: u8,
 ) {
-    send(host, to, &packet(from, to, numbers, flags, &[]));
+    send(host, to, &packet(from, to, numbers, flags.into(), &[]));
 }
 
 fn send(host: &Namespace, to: SocketAddrV4, packet: &[u8]) {
@@ -46,7 +57,7 @@ fn packet(
     from: SocketAddrV4,
     to: SocketAddrV4,
     numbers: [u32; 2],
-    flags: u8,
+    flags: u16,
     options: &[u8],
 ) -> Vec<u8> {
     let mut tcp = Vec::new();
@@ -54,7 +65,8 @@ fn packet(
     tcp.extend(to.port().to_be_bytes());
     tcp.extend(numbers.map(u32::to_be_bytes).as_flattened());
     let words = 5 + options.len().div_ceil(4);
-    tcp.extend([u8::try_from(words).expect("40 bytes") << 4, flags]);
+    let offset = u16::try_from(words).expect("40 bytes") << 12;
+    tcp.extend((offset | flags).to_be_bytes());
     tcp.extend([0xff, 0xff, 0, 0, 0, 0]);
     tcp.extend(options);
     tcp.resize(4 * words, 1);
