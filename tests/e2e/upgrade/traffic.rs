@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use posthaste_lab::network::{Family, Network};
 use socket2::SockRef;
@@ -15,6 +16,9 @@ use crate::support::{Pair, dial, expect_end, listen, until};
 
 /// Visits that count as many.
 const MANY: u64 = 40;
+/// Between two visits, and between two pieces of a transfer. Without it a node may wait for many seconds
+/// to attach a program: the kernel's grace periods take long while all CPUs are busy.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A server that answers every byte with the same, until it is dropped.
 pub(super) struct Echo {
@@ -58,7 +62,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Clients of an echo server that come without a pause. Each has to be served.
+/// Clients of an echo server that come one after the other. Each has to be served.
 pub(super) struct Visitors {
     stop: Arc<AtomicBool>,
     visits: Arc<AtomicU64>,
@@ -76,6 +80,7 @@ impl Visitors {
                 while !stop.load(Ordering::Relaxed) {
                     visit(&network, target);
                     visits.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(PAUSE);
                 }
             })
         });
@@ -162,6 +167,7 @@ fn send(stream: &mut TcpStream, stop: &AtomicBool) -> u64 {
         let chunk: Vec<u8> = (sent..sent + 8192).map(byte).collect();
         stream.write_all(&chunk).unwrap();
         sent += 8192;
+        std::thread::sleep(PAUSE);
     }
     stream.shutdown(Shutdown::Write).unwrap();
     sent
