@@ -87,14 +87,15 @@ use rules::Rules;
 use socket_io::Buffers;
 use tunnels::PeerTunnels;
 
-/// Events taken from one `epoll_wait`.
-const EVENTS_MAX: usize = 256;
+/// Events taken from one `epoll_wait`. With few of these and of [`ACCEPTS_MAX`], answers of servers do not
+/// wait behind many new clients, so their segments stay large (`docs/design/0017-cost.md`).
+const EVENTS_MAX: usize = 32;
 /// Interval of the checks for quiet relays. Four ticks cover all relays.
 const TICK: Duration = Duration::from_millis(250);
 /// Lower bound on the relays checked in one tick.
 const SWEEP_MIN: usize = 1024;
 /// Handshakes accepted from one listener before relays have their turn.
-const ACCEPTS_MAX: usize = 64;
+const ACCEPTS_MAX: usize = 8;
 /// Slots reserved for flows that were redirected before the worker stopped accepting.
 const SLOTS_RESERVE: usize = 64;
 /// How long handshakes that began before a successor took over may take: the time in which a kernel
