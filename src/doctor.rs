@@ -25,6 +25,7 @@ mod routers;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod tunnels;
 
 use host::Host;
 

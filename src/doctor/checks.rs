@@ -4,7 +4,7 @@
 use caps::Capability;
 
 use super::host::{Host, Presence};
-use super::{Level, Verdict, listening, multipath};
+use super::{Level, Verdict, listening, multipath, tunnels};
 use posthaste_config::Config;
 use posthaste_daemon::privileges;
 use posthaste_relay::policy::OWN_CONGESTION;
@@ -13,7 +13,7 @@ use posthaste_relay::policy::OWN_CONGESTION;
 pub(super) type Check = (&'static str, fn(&Host, &Config) -> Vec<Verdict>);
 
 /// The checks for every node, in the order they are shown.
-pub(super) const ALL: [Check; 15] = [
+pub(super) const ALL: [Check; 16] = [
     ("configuration", configuration),
     ("kernel", kernel),
     ("bpf", bpf),
@@ -29,6 +29,7 @@ pub(super) const ALL: [Check; 15] = [
     ("SYN cookies", cookies),
     ("TIME_WAIT", time_wait),
     ("multipath", multipath::multipath),
+    ("tunnels", tunnels::tunnels),
 ];
 
 /// Oldest supported kernel, and the first with TCX links.

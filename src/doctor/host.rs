@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use caps::{CapSet, Capability};
@@ -13,6 +14,7 @@ use nix::unistd::Pid;
 use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
+use super::tunnels;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, PATH_LIMITS, Rule, Setting};
 use crate::reach::{Reached, reach};
@@ -83,6 +85,8 @@ pub(super) struct Host {
     pub(super) topology: Topology,
     /// Addresses from which connections of Multipath TCP open further paths, if the kernel reports them.
     pub(super) subflow_endpoints: Option<usize>,
+    /// Peers with tunnels that did not answer over UDP.
+    pub(super) silent_tunnels: Vec<SocketAddr>,
 }
 
 /// Whether a node listens at the admin socket.
@@ -156,6 +160,7 @@ impl Host {
             legacy_tables: legacy_tables(),
             topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),
             subflow_endpoints: host::subflow_endpoints().ok(),
+            silent_tunnels: tunnels::look(config),
         }
     }
 

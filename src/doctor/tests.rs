@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use posthaste_relay::chain::Transport;
 use posthaste_relay::policy::Rule as PolicyRule;
 
 use super::host::{Interface, Presence, kernel};
@@ -212,14 +213,33 @@ fn diagnose(problem: impl FnOnce(&mut Host, &mut Config)) -> Vec<(Level, String)
 
 // promise: H8
 #[test]
+fn silent_tunnels_with_peers() {
+    let diagnose = |is_silent: bool, transport| {
+        let found = diagnose_others(|host, config| {
+            let peer = &mut Arc::make_mut(&mut config.policy.chains).peers[0];
+            peer.transport = transport;
+            host.silent_tunnels
+                .extend(is_silent.then_some(peer.address));
+        });
+        let about = |(_, what): &(Level, String)| what.contains("over UDP at 192.0.2.8:4480");
+        found.iter().filter(|found| about(found)).count()
+    };
+    assert_eq!(diagnose(true, Transport::Quic), 1);
+    assert_eq!(diagnose(true, Transport::Auto), 1);
+    assert_eq!(diagnose(false, Transport::Quic), 0);
+    assert_eq!(diagnose(true, Transport::Tcp), 0);
+}
+
+// promise: H8
+#[test]
 fn sound_host_passes() {
     assert_eq!(diagnose(|_, _| ()), []);
     let diagnosis = Diagnosis::of(&sound(), &config());
-    // One finding each, none about Multipath TCP, which no rule uses; of the settings of
+    // One finding each, none about Multipath TCP and tunnels, which nothing uses; of the settings of
     // `setup --tune` only those for relays.
     let checks =
         checks::ALL.len() + interception::ALL.len() + routers::ALL.len() + cores::ALL.len();
-    assert_eq!(diagnosis.findings.len(), checks);
+    assert_eq!(diagnosis.findings.len(), checks - 1);
     assert!(diagnosis.text().ends_with("0 failed, 0 warnings\n"));
 }
 

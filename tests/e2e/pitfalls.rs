@@ -42,7 +42,7 @@ pub(crate) fn doctor(host: &Namespace) -> (bool, Value) {
 }
 
 /// The same for a node with this configuration.
-fn doctor_for(host: &Namespace, config: &str) -> (bool, Value) {
+pub(crate) fn doctor_for(host: &Namespace, config: &str) -> (bool, Value) {
     let directory = Scratch::new().expect("a directory for the configuration");
     let file = directory.path().join("node.toml");
     std::fs::write(&file, format!("version = 1\n{config}")).expect("a file can be written");

@@ -10,6 +10,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
+use crate::pitfalls::{complaints, doctor_for};
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, SOON, accept, counter, deliver, detail, dial, errno, expect_end,
@@ -365,6 +366,30 @@ fn killed_peer_resets_its_flows() {
     pair.close_server_first();
     until_ended(&nodes[0], "finished", 1);
     assert_eq!(counter(&nodes[0], "hops_quic"), 2);
+}
+
+/// Nobody notices otherwise that a firewall drops UDP: hops use TCP.
+// promise: H8
+#[test]
+fn doctor_finds_peers_that_udp_does_not_reach() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    for family in Family::ALL {
+        let nodes = start(&network, "early", family);
+        until_up(&nodes);
+        let config = member(&network, 0, "early", family);
+        let found = || {
+            let (_, answer) = doctor_for(network.node(0), &config);
+            complaints(&answer, "tunnels")
+        };
+        assert_eq!(found(), [], "{family}");
+        firewall(network.node(1), "no-udp", NO_UDP);
+        let [(level, words)] = &found()[..] else {
+            panic!("{family}: one finding, not {:?}", found());
+        };
+        let address = listener(&network, 1, family).to_string();
+        assert!(level == "warn" && words.contains(&address), "{words}");
+        remove_firewall(network.node(1), "no-udp");
+    }
 }
 
 /// What `posthaste chains` reports of tunnels that do not open.
