@@ -2,7 +2,7 @@
 //! One HTTP request, over the admin socket or to a controller. The server is posthaste's own, so
 //! this supports only the part of HTTP/1.1 that it sends.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -71,11 +71,21 @@ pub(super) fn exchange(
         .write_all(head.as_bytes())
         .context("send the request")?;
     let mut answer = Vec::new();
-    stream
-        // After `Connection: close` the server ends the stream behind the body.
-        .read_to_end(&mut answer)
-        .context("wait for the answer")?;
-    parse(&answer)
+    // After `Connection: close` the server ends the stream behind the body.
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => parse(&answer),
+        Err(error) if is_timeout(&error) => bail!(
+            "no answer in {} s: the process is stopped, or waits for the kernel, as when other programs \
+             change very many routes; flows go on meanwhile. Try again",
+            ANSWER_TIME_MAX.as_secs()
+        ),
+        Err(error) => Err(error).context("wait for the answer"),
+    }
+}
+
+/// Whether a call has taken longer than its socket's timeout.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
@@ -107,6 +117,34 @@ fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A server that takes the request and stays silent.
+    struct Silent;
+
+    impl Read for Silent {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::WouldBlock.into())
+        }
+    }
+
+    impl Write for Silent {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn silence_is_named() {
+        let error = exchange(Silent, "GET", "/status", "").unwrap_err();
+        assert!(
+            error.to_string().starts_with("no answer in 10 s"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn torn_answers_refused() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::cmsg_space;
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -182,7 +183,10 @@ impl Channel {
         // A program that another thread starts meanwhile must not inherit the listeners.
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let got = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags);
-        let got = got.context("wait for the other process")?;
+        let got = match got {
+            Err(Errno::EAGAIN) => bail!("no answer of the other process in {} s", most.as_secs()),
+            got => got.context("wait for the other process")?,
+        };
         let mut descriptors = Vec::new();
         for control in got.cmsgs().context("read descriptors")? {
             if let ControlMessageOwned::ScmRights(raw) = control {
