@@ -25,6 +25,8 @@ use super::{ACCEPTS_MAX, Worker};
 /// Events taken before other work: as many as the ring holds, so that the SYN of an accepted client
 /// is always among them.
 const EVENTS_MAX: usize = 1024;
+/// Flows whose event may be missing, where events never cease.
+const MISSING_MAX: usize = 4096;
 
 impl<I: Intercept> Worker<I> {
     /// Takes the events of the redirection.
@@ -82,6 +84,18 @@ impl<I: Intercept> Worker<I> {
                     .release_half_open(&event.flow, event.half_open);
             }
         }
+    }
+
+    /// A flow begins at its accept. The event of its SYN may be among those that are pending.
+    fn note_missing_event(&mut self, flow: Flow) {
+        if !self.intercept.has_events() {
+            return;
+        }
+        // The ring has room for fewer events: those of the first of them have been taken.
+        if self.missing_syn_event.len() >= MISSING_MAX {
+            self.missing_syn_event.clear();
+        }
+        self.missing_syn_event.insert(flow);
     }
 
     /// The accept was handled before this event: the flow has begun already.
@@ -293,9 +307,7 @@ impl<I: Intercept> Worker<I> {
             return None;
         }
         let Some(key) = self.opening.get(&flow).copied() else {
-            if self.intercept.has_events() {
-                self.missing_syn_event.insert(flow);
-            }
+            self.note_missing_event(flow);
             if self.listeners.are_requested_at(flow.server()) {
                 self.receive_request(flow.client(), socket, None);
                 return None;
