@@ -21,9 +21,10 @@ use crate::support::{PORT, counter, ended, listen, until_counter};
 
 use super::{chain_of, syn_options};
 
-const CONNECTIONS: u64 = 500;
-/// How many at a time.
-const THREADS: u64 = 16;
+const CONNECTIONS: u64 = 200;
+/// How many at a time: few, so that the queue of the listener is often empty.
+const THREADS: u64 = 4;
+const POLL: Duration = Duration::from_micros(20);
 /// Longer than a handshake takes.
 const DELAY: Duration = Duration::from_millis(5);
 
@@ -49,6 +50,8 @@ fn delay_accepts(threads: &[Pid], is_over: &AtomicBool) {
     }
     let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
     while !is_over.load(Ordering::Relaxed) {
+        // Leaves the CPU to those that are waited for.
+        thread::sleep(POLL);
         for thread in threads {
             let signal = match waitpid(*thread, Some(flags)).expect("it is traced") {
                 WaitStatus::StillAlive => continue,
