@@ -8,7 +8,7 @@ mod frame;
 
 use std::time::Duration;
 
-use posthaste_bypass::machine::Direction;
+use posthaste_bypass::machine::{Direction, TS_SLACK};
 use posthaste_bypass::{Block, Header, Pair, Phase, Step};
 use posthaste_testkit::{Rng, schedules, seeds};
 
@@ -365,12 +365,25 @@ impl<'a> Both<'a> {
         if is_dead {
             let clocks = self.programs.read(&self.frame).clocks;
             let probe = Header {
-                ts_val: clocks.relay[e],
+                ts_val: self.newest_ts(e, &clocks),
                 ts_ecr: clocks.end[e],
                 ..self.pair.probe(e)
             };
             // The link layer header is the other way round.
             self.frame.assert_shows(&out, &probe, &frame);
+        }
+    }
+
+    /// The newest TSval that end `e` may have: of the relay, or of direct segments.
+    fn newest_ts(&self, e: usize, clocks: &types::bypass_clocks) -> u32 {
+        let relay = clocks.relay[e].wrapping_add(TS_SLACK);
+        let delta = self.pair.directions[1 - e].ts_delta;
+        let direct = clocks.end[1 - e].wrapping_add(delta);
+        let is_newer = direct.wrapping_sub(relay).cast_signed() > 0;
+        if delta != 0 && is_newer {
+            direct
+        } else {
+            relay
         }
     }
 
