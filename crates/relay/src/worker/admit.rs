@@ -269,7 +269,9 @@ impl<I: Intercept> Worker<I> {
                     self.carry_out();
                     let token = multipath.then(|| self.token_of(&socket)).flatten();
                     match purpose {
-                        Purpose::Requests(_) => self.receive_request(client, socket, None),
+                        Purpose::Requests(_) => {
+                            self.on_accept_request(&Flow::new(client, server), socket);
+                        }
                         Purpose::Fixed(destination) => {
                             self.serve(Flow::new(client, destination), socket);
                         }
@@ -284,6 +286,20 @@ impl<I: Intercept> Worker<I> {
                 }
                 Err(error) => return self.on_accept_error(&error),
             }
+        }
+    }
+
+    /// An explicit listener has accepted a connection. Where SYN-ACKs of a hop were lost, it is that
+    /// of a flow which was opened at the hop's SYN.
+    fn on_accept_request(&mut self, hop: &Flow, socket: OwnedFd) {
+        let key = self.opening.get(hop).copied();
+        let key = key.filter(|key| {
+            let entry = self.entries.get(*key);
+            entry.is_some_and(Entry::is_requested_in_syn)
+        });
+        match key {
+            Some(key) => self.serve_syn_option(key, hop, socket),
+            None => self.receive_request(hop.client(), socket, None),
         }
     }
 
