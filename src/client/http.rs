@@ -76,7 +76,7 @@ pub(super) fn exchange(
         Ok(_) => parse(&answer),
         Err(error) if is_timeout(&error) => bail!(
             "no answer in {} s: the process is stopped, or waits for the kernel, as when other programs \
-             change very many routes; flows go on meanwhile. Try again",
+             change very many routes (ps -o pid,stat,wchan -C posthaste shows which); try again",
             ANSWER_TIME_MAX.as_secs()
         ),
         Err(error) => Err(error).context("wait for the answer"),

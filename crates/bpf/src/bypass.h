@@ -362,9 +362,9 @@ static __always_inline int forward_in_overlap(struct bypass_direction *data,
 	return BYPASS_TO_RELAY | BYPASS_TO_END;
 }
 
-/* A TSval that end `e` takes for no older one than it has: Linux drops an old number with an old
- * TSval and does not answer (since 6.13). Once the pair has cuts, the end has read some of the other
- * end's. */
+/* A TSval that end `e` takes for no older one than it has: since 6.14 (commit 124c4c32e9f3) Linux drops
+ * an old number with an old TSval and does not answer. Once the pair has cuts, the end has read some of
+ * the other end's. */
 static __always_inline __u32 fresh_ts(const struct bypass_pair *pair, __u32 e)
 {
 	const struct bypass_direction *data = &pair->by[(e & 1) ^ 1];
