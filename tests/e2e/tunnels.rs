@@ -271,16 +271,25 @@ fn choosing(network: &Network, family: Family) -> Vec<Node> {
     nodes
 }
 
+/// Nodes 5 ms apart.
+fn near() -> Network {
+    network([
+        Link::Veth,
+        Link::delay(Duration::from_millis(5)),
+        Link::Veth,
+    ])
+}
+
+fn content() -> Vec<u8> {
+    (0..400_000_u32).map(|at| at.to_le_bytes()[0]).collect()
+}
+
 /// A flow that lasts shows what its hop loses before it ends.
 // promise: K27
 #[test]
 fn open_hop_that_loses_gives_way_to_tunnels() {
-    let network = network([
-        Link::Veth,
-        Link::delay(Duration::from_millis(5)),
-        Link::Veth,
-    ]);
-    let bytes: Vec<u8> = (0..400_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    let network = near();
+    let bytes = content();
     for (family, losing) in Family::ALL.into_iter().zip([0, 1]) {
         let nodes = choosing(&network, family);
         let listener = listen(network.server(), PORT);
@@ -304,12 +313,8 @@ fn open_hop_that_loses_gives_way_to_tunnels() {
 // promise: K27
 #[test]
 fn hops_that_lose_give_way_to_tunnels() {
-    let network = network([
-        Link::Veth,
-        Link::delay(Duration::from_millis(5)),
-        Link::Veth,
-    ]);
-    let bytes: Vec<u8> = (0..400_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    let network = near();
+    let bytes = content();
     for (family, is_up) in Family::ALL.into_iter().zip([true, false]) {
         let nodes = choosing(&network, family);
         let listener = listen(network.server(), PORT);

@@ -293,14 +293,15 @@ impl<I: Intercept> Worker<I> {
     /// of a flow which was opened at the hop's SYN.
     fn on_accept_request(&mut self, hop: &Flow, socket: OwnedFd) {
         let key = self.opening.get(hop).copied();
-        let key = key.filter(|key| {
-            let entry = self.entries.get(*key);
-            entry.is_some_and(Entry::is_requested_in_syn)
-        });
-        match key {
+        match key.filter(|key| self.is_requested_in_syn(*key)) {
             Some(key) => self.serve_syn_option(key, hop, socket),
             None => self.receive_request(hop.client(), socket, None),
         }
+    }
+
+    fn is_requested_in_syn(&self, key: u64) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(Entry::is_requested_in_syn)
     }
 
     fn on_accept_error(&mut self, error: &io::Error) {
@@ -330,11 +331,7 @@ impl<I: Intercept> Worker<I> {
             }
             return self.begin_late(flow, socket, inherits);
         };
-        if self
-            .entries
-            .get(key)
-            .is_some_and(Entry::is_requested_in_syn)
-        {
+        if self.is_requested_in_syn(key) {
             self.serve_syn_option(key, &flow, socket);
             return None;
         }
