@@ -16,7 +16,7 @@ use crate::packet_path::lifetime::Place;
 use crate::support::{
     PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
     firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
-    start_in, target, until,
+    start_in, stop_listening, target, until,
 };
 
 mod cards;
@@ -280,7 +280,7 @@ fn refusals_reach_the_client() {
     let network = line();
     let (node, listener) = ready(&network);
     let to = target(&network, Family::V4, &listener);
-    drop(listener);
+    stop_listening(listener);
     let refused = dial(network.client(), to).and_then(|mut client| client.read(&mut [0]).map(drop));
     let error = refused.expect_err("nobody listens");
     assert!(

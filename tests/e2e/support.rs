@@ -313,6 +313,13 @@ pub(crate) fn reset(stream: TcpStream) {
         .expect("a socket can be set to reset");
 }
 
+/// Stops listening. Closing the socket would not suffice: a program that another test has just
+/// started holds a copy for a moment, and the kernel accepts connections until that is closed.
+pub(crate) fn stop_listening(listener: TcpListener) {
+    let stopped = Socket::from(listener).shutdown(Shutdown::Both);
+    stopped.expect("a listening socket can be shut down");
+}
+
 /// The error number of an attempt to connect; none when it succeeded.
 pub(crate) fn errno(dialled: &io::Result<TcpStream>) -> Option<i32> {
     dialled.as_ref().err().and_then(io::Error::raw_os_error)

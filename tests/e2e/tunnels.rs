@@ -15,7 +15,7 @@ use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, SOON, accept, counter, deliver, detail, dial, errno, expect_end,
     expect_reset, firewall, firewall_text, listen, network, remove_firewall, reset, start_in,
-    target, until, until_ended,
+    stop_listening, target, until, until_ended,
 };
 
 /// Drops what is not TCP.
@@ -240,7 +240,7 @@ fn refusals_pass_over_streams() {
     for family in Family::ALL {
         let listener = listen(network.server(), 81);
         let target = target(&network, family, &listener);
-        drop(listener);
+        stop_listening(listener);
         let dialled = dial(network.client(), target);
         assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
     }

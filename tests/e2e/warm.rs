@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, counter, detail, dial, errno, firewall_script, listen, network,
-    remove_firewall, start_in, target, until, until_ended,
+    remove_firewall, start_in, stop_listening, target, until, until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -168,7 +168,7 @@ fn refusals_over_warm_hops() {
     for family in Family::ALL {
         let listener = listen(network.server(), 81);
         let target = target(&network, family, &listener);
-        drop(listener);
+        stop_listening(listener);
         let dialled = dial(network.client(), target);
         assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
     }

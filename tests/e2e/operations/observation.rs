@@ -18,8 +18,8 @@ use posthaste_lab::scratch::Scratch;
 
 use super::{METRICS, wrapper};
 use crate::support::{
-    PORT, Pair, SOON, accepting, binary, dial, expect_reset, line, listen, reset, start, until,
-    until_ended,
+    PORT, Pair, SOON, accepting, binary, dial, expect_reset, line, listen, reset, start,
+    stop_listening, until, until_ended,
 };
 use crate::watch::{
     Accounts, Descriptors, assert_nothing_left, http_get, relay_lines, wait_for_line,
@@ -47,7 +47,7 @@ fn status_metrics_log_agree() {
         reset(pair.server);
         expect_reset(&mut pair.client);
     }
-    drop(listener);
+    stop_listening(listener);
     // No socket listens any more: the node answers early, then resets the client.
     let mut refused = dial(
         network.client(),
