@@ -181,10 +181,8 @@ pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Resul
         return print_report(&report, json);
     }
     let mut report = remove(&config.transparent)?;
-    // Its open flows end with it.
-    if !kept.flows && posthaste_bpf::remove_packet_pins(posthaste_relay::sys::netns_cookie()?)? {
-        let done = "removed the packet path that a killed node left".to_owned();
-        report.done.push(done);
+    if !kept.flows {
+        remove_packet_path(&mut report)?;
     }
     claim.remove_file();
     drop(change);
@@ -192,6 +190,23 @@ pub(crate) fn teardown(config: &Config, kept: Kept, json: bool) -> anyhow::Resul
         tuning::restore(&mut report)?;
     }
     print_report(&report, json)
+}
+
+/// Removes the packet path that a node left, and resets its open flows.
+fn remove_packet_path(report: &mut Report) -> anyhow::Result<()> {
+    let netns = posthaste_relay::sys::netns_cookie()?;
+    if let Some(orphans) = posthaste_bpf::Orphans::find(netns) {
+        let count = orphans.abort().context("reset flows of the packet path")?;
+        if count > 0 {
+            let done = format!("reset {count} open flows of the packet path");
+            report.done.push(done);
+        }
+    }
+    if posthaste_bpf::remove_packet_pins(netns)? {
+        let done = "removed the packet path that a killed node left".to_owned();
+        report.done.push(done);
+    }
+    Ok(())
 }
 
 fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {

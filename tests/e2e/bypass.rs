@@ -18,7 +18,8 @@ use socket2::SockRef;
 
 use crate::packet_path::lifetime::Place;
 use crate::support::{
-    PORT, Pair, counter, ended, kernel_counter, line, listen, network, start_in, until, until_ended,
+    PORT, Pair, counter, ended, firewall, kernel_counter, line, listen, network, remove_firewall,
+    start_in, until, until_ended,
 };
 use crate::syn_options::raw::send_segment;
 use crate::watch::sockets;
@@ -44,7 +45,8 @@ fn chunk(at: u64) -> Vec<u8> {
 #[derive(Debug, Default)]
 struct Control {
     stop: AtomicBool,
-    pause: AtomicBool,
+    /// Which end does not write.
+    pause: [AtomicBool; 2],
     /// Bytes written by each end, and those read that the other end wrote.
     written: [AtomicU64; 2],
     read: [AtomicU64; 2],
@@ -55,7 +57,7 @@ fn write(end: usize, mut stream: TcpStream, control: Arc<Control>) -> JoinHandle
     thread::spawn(move || {
         let mut at = 0;
         while !control.stop.load(Ordering::Relaxed) {
-            if control.pause.load(Ordering::Relaxed) {
+            if control.pause[end].load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(10));
                 continue;
             }
@@ -91,7 +93,7 @@ fn values(of: &[AtomicU64; 2]) -> [u64; 2] {
 }
 
 /// A transfer in both directions at once.
-struct Transfer {
+pub(crate) struct Transfer {
     control: Arc<Control>,
     ends: [TcpStream; 2],
     writers: [JoinHandle<io::Result<u64>>; 2],
@@ -99,8 +101,19 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn start(pair: &Pair) -> Self {
-        let control = Arc::default();
+    pub(crate) fn start(pair: &Pair) -> Self {
+        Self::controlled(pair, Control::default())
+    }
+
+    /// The client only reads.
+    fn download(pair: &Pair) -> Self {
+        let control = Control::default();
+        control.pause[0].store(true, Ordering::Relaxed);
+        Self::controlled(pair, control)
+    }
+
+    fn controlled(pair: &Pair, control: Control) -> Self {
+        let control = Arc::new(control);
         let ends = [&pair.client, &pair.server];
         let copy = |end: usize| ends[end].try_clone().expect("a descriptor is free");
         Self {
@@ -133,7 +146,9 @@ impl Transfer {
 
     /// Stops writing.
     fn pause(&self) {
-        self.control.pause.store(true, Ordering::Relaxed);
+        for pause in &self.control.pause {
+            pause.store(true, Ordering::Relaxed);
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -186,7 +201,7 @@ impl Transfer {
     }
 
     /// Both ends are reset; what arrived until then was right.
-    fn expect_broken(self) {
+    pub(crate) fn expect_broken(self) {
         for writer in self.writers {
             let error = writer.join().expect("no panic").expect_err("a reset");
             // The kernel reports a reset once: to the writer, or to the reader of the same socket.
@@ -518,6 +533,39 @@ fn killed_node_ends_connections_that_wait() {
         transfer.expect_whole_or_reset();
         transfer.abandon();
     }
+}
+
+// promise: T24
+/// The client only reads, and its link fails when the node dies in the overlap. It has read newer
+/// segments than the node's, and its last acknowledgements were lost: it is reset once the link is back.
+/// At some moments the relay has not reached the overlap, or has left; then nothing resets the client.
+#[test]
+fn killed_node_ends_connections_behind_a_dead_link() {
+    let is_reset = |moment| {
+        let place = Place::new();
+        let network = network(path(0.0));
+        let mut node = place.start_with(network.node(0), CONFIG);
+        let listener = listen(network.server(), PORT);
+        let transfer = Transfer::download(&Pair::open(&network, Family::V4, &listener));
+        until_leaving(&node, 1);
+        thread::sleep(Duration::from_millis(moment));
+        let client = network.client();
+        // An overlap lasts as long as acknowledgements are lost.
+        firewall(client, "out", &[("output", "drop")]);
+        thread::sleep(Duration::from_millis(200));
+        firewall(client, "in", &[("input", "drop")]);
+        node.kill().expect("it runs");
+        thread::sleep(Duration::from_secs(2));
+        assert!(!transfer.readers[0].is_finished(), "nothing arrives");
+        remove_firewall(client, "in");
+        remove_firewall(client, "out");
+        let ends = || transfer.readers[0].is_finished();
+        let is_reset = wait_until("the client is reset", DEAD, ends).is_ok();
+        transfer.abandon();
+        is_reset
+    };
+    let mut moments = (0..20).map(|number| 100 + 10 * number);
+    assert!(moments.any(is_reset), "the client waits for good");
 }
 
 /// Once handed over, a flow outlives its node.

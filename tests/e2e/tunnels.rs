@@ -88,6 +88,62 @@ fn limited_rate_of_a_peer() {
     }
 }
 
+/// Firewalls and policy routing recognise a node's datagrams.
+// promise: K20
+#[test]
+fn datagrams_have_the_mark() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let count = "meta l4proto udp meta mark & 0x20000000 == 0 counter\n\
+        meta l4proto udp meta mark & 0x20000000 != 0 counter";
+    for family in Family::ALL {
+        for node in [0, 1] {
+            firewall(network.node(node), "marks", &[("output", count)]);
+        }
+        let nodes = start(&network, "early", family);
+        until_up(&nodes);
+        let listener = listen(network.server(), PORT);
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        assert_eq!(counter(&nodes[0], "hops_quic"), 1, "{family}");
+        for node in [0, 1] {
+            let counted = firewall_text(network.node(node), "marks");
+            let zeros = counted.matches("packets 0 ").count();
+            assert_eq!(zeros, 1, "{family}: {counted}");
+            assert!(
+                counted.contains("== 0x00000000 counter packets 0 "),
+                "{counted}"
+            );
+            remove_firewall(network.node(node), "marks");
+        }
+    }
+}
+
+/// A peer with many workers has at most 256 tunnels with one of another node. Flows of the others
+/// take TCP.
+// promise: K21
+#[test]
+fn tunnels_of_a_peer_are_bounded() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let many = member(&network, 0, "early", Family::V4).replace("workers = 1", "workers = 130");
+    let nodes = start_all(
+        &network,
+        [many, member(&network, 1, "early", Family::V4)].into_iter(),
+    );
+    until("256 tunnels are up", || {
+        counter(&nodes[1], "tunnels_up") == 256
+    });
+    let listener = listen(network.server(), PORT);
+    for _ in 0..4 {
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        pair.close_client_first();
+    }
+    until_ended(&nodes[0], "finished", 4);
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(counter(&nodes[1], "tunnels_up"), 256);
+    assert_eq!(counter(&nodes[1], "tunnels_lost"), 0);
+}
+
 /// The first node has dialed two tunnels.
 fn until_up(nodes: &[Node]) {
     for node in nodes {

@@ -54,8 +54,6 @@ const ROUND: Duration = Duration::from_millis(500);
 /// Words of `struct __sk_buff` up to the first of `cb`.
 const CONTEXT_WORDS: usize = 13;
 const CONTEXT_CB: usize = 12;
-/// `ETH_P_IP`, `ETH_P_IPV6`
-const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// What running a program needs.
 const CAPABILITIES: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_BPF];
 
@@ -65,6 +63,7 @@ pub(crate) struct PacketPath {
     maps: Vec<Arc<Map>>,
     programs: [Arc<Program>; 2],
     sweep: Arc<Program>,
+    abort: Program,
     keeper: Option<JoinHandle<()>>,
     burial: Arc<OnceLock<Arc<Burial>>>,
     stops: Arc<AtomicBool>,
@@ -80,7 +79,6 @@ pub(crate) struct PacketPath {
 #[derive(Debug)]
 struct Keeper {
     walk: Sweep,
-    subject: Arc<Map>,
     sweep: Arc<Program>,
     resend: Program,
     replaced: Arc<AtomicBool>,
@@ -154,11 +152,11 @@ impl PacketPath {
             burial: Arc::clone(&burial),
             replaced: Arc::clone(&replaced),
             walk: Sweep::new(&maps[map::PACKET_FLOWS]),
-            subject: Arc::clone(&maps[map::PACKET_SUBJECT]),
             sweep: Arc::new(load(program::PACKET_SWEEP)?),
             resend: load(program::PACKET_RESEND)?,
         };
         let sweep = Arc::clone(&keeper.sweep);
+        let abort = load(program::PACKET_ABORT)?;
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
             let stops = Arc::clone(&stops);
@@ -168,6 +166,7 @@ impl PacketPath {
             maps,
             programs,
             sweep,
+            abort,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             burial,
             stops,
@@ -182,8 +181,10 @@ impl PacketPath {
     /// the pins alone.
     fn own(&self) -> Result<(), Error> {
         if let Some(pins) = &self.pins {
-            let pinned = pins.replace(pins::SWEEP, self.sweep.as_fd());
-            pinned.map_err(Error::map("pin", pins::SWEEP))?;
+            for (name, program) in [(pins::SWEEP, &*self.sweep), (pins::ABORT, &self.abort)] {
+                let pinned = pins.replace(name, program.as_fd());
+                pinned.map_err(Error::map("pin", name))?;
+            }
         }
         self.maps[map::PACKET_OWNER].update(&[0; 4], &self.owner.to_ne_bytes())
     }
@@ -351,19 +352,9 @@ impl Keeper {
         let round = self.walk.round(self.sweep.as_fd()).unwrap_or_default();
         if !is_replaced {
             for key in sweep::each(&round.due) {
-                let _ = self.resend(key);
+                let _ = sweep::run_on_flow(self.resend.as_fd(), key);
             }
         }
-    }
-
-    /// Sends the SYN of a flow again, if it is due.
-    fn resend(&self, key: &[u8]) -> Result<(), Error> {
-        self.subject.update(&[0; 4], key)?;
-        let family = usize::from(!sweep::is_ipv4(key));
-        let mut frame = [0; 64];
-        frame[12..14].copy_from_slice(&PROTOCOLS[family].to_be_bytes());
-        let ran = sys::run(self.resend.as_fd(), &frame, &[0; CONTEXT_WORDS], None);
-        ran.map(drop).map_err(Error::map("run", "packet_resend"))
     }
 }
 

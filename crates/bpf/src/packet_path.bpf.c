@@ -9,6 +9,7 @@
  * packet_out     tc egress
  * packet_sweep   run by user space
  * packet_resend  likewise
+ * packet_abort   likewise
  */
 #include "packet_hold.h"
 #include "packet_icmp.h"
@@ -235,6 +236,12 @@ static __always_inline bool opens(const struct view *view)
 	return (view->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
+/* The verdict on a segment of a flow that is being aborted. What it acknowledges is noted by then. */
+static __always_inline int only_resets(const struct view *view, int verdict)
+{
+	return view->flags & TCP_RST ? verdict : DROP;
+}
+
 static __always_inline int carry_in(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
@@ -265,6 +272,8 @@ static __always_inline int carry_in(struct __sk_buff *skb)
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
+	if (entry->state == PACKET_ABORTED)
+		return only_resets(&view, translate_in(skb, entry, view.at, view.bytes));
 	pkt = parse_segment(skb, &view, 0, device->l2_bytes);
 	return pkt ? from_client(skb, pkt, view.at, entry) : NEXT;
 }
@@ -469,6 +478,8 @@ int packet_out(struct __sk_buff *skb)
 			note_long(&view.key, entry);
 		return translate_out(skb, entry, view.at, view.bytes);
 	}
+	if (entry->state == PACKET_ABORTED)
+		return only_resets(&view, translate_out(skb, entry, view.at, view.bytes));
 	if (entry->state == PACKET_LEARNING && entry->is_measured && !(view.flags & TCP_SYN))
 		return measure(&view.key, entry, view.seq, view.flags);
 	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before

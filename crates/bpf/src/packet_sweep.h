@@ -6,18 +6,11 @@
  * packet_sweep    removes entries that have lived their time
  * packet_resend   sends a SYN again that the server has not answered, and in the end resets
  *                 the client
+ * packet_abort    resets both ends of an open flow
  */
 #pragma once
 #include "packet_learning.h"
 #include "packet_segment.h"
-
-/* The flow that packet_resend looks after. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct packet_key);
-} packet_subject SEC(".maps");
 
 /* How long entries live. Without a SYN-ACK: */
 #define LEARNING_NS 10000000000ull
@@ -62,6 +55,7 @@ static __always_inline bool is_stale(const struct packet_flow *entry, __u64 now)
 	case PACKET_GIVEN_UP:
 		return age > GIVEN_UP_NS;
 	case PACKET_CLOSED:
+	case PACKET_ABORTED:
 		return idle > CLOSED_NS;
 	case PACKET_OPEN:
 		return idle > (entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER) ?
@@ -163,8 +157,43 @@ static __always_inline void repeat_syn(struct segment *segment, const struct pac
 	segment->ts_value = entry->client_ts;
 }
 
-/* Looks after the flow in `packet_subject`, if it is due. Its SYN goes by its client's way: it
- * enters the client's interface once more. A client whose flow was given up may wait for the
+/* The entry of the flow whose key is in the frame. */
+static __always_inline struct packet_flow *flow_in_frame(struct __sk_buff *skb,
+							 struct packet_scratch *scratch)
+{
+	if (bpf_skb_load_bytes(skb, SWEEP_KEYS_AT, &scratch->key, sizeof(scratch->key)))
+		return NULL;
+	return bpf_map_lookup_elem(&packet_flows, &scratch->key);
+}
+
+/* Begins a segment to one end of the flow in the scratch area. */
+static __always_inline struct segment *begin_segment(struct packet_scratch *scratch,
+						     const struct packet_flow *entry, bool to_client)
+{
+	struct segment *segment = &scratch->segment;
+
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = flow_of(&scratch->key, entry->turned ^ to_client);
+	segment->family = is_mapped(&scratch->key.first) ? AF_INET : AF_INET6;
+	segment->l2_bytes = ETH_HLEN;
+	return segment;
+}
+
+/* Makes the segment out of the frame and sends it: to the server by its client's way, that is into
+ * the client's interface once more. */
+static __always_inline long send_segment(struct __sk_buff *skb, const struct segment *segment,
+					 const struct packet_flow *entry, bool to_client)
+{
+	if (!write_segment(skb, segment, NULL))
+		return -1;
+	bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
+	if (!to_client)
+		return bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS);
+	swap_link_addresses(skb, ETH_HLEN);
+	return bpf_clone_redirect(skb, entry->out_ifindex, 0);
+}
+
+/* Looks after a flow that may be due. A client whose flow was given up may wait for the
  * server to speak, so the reset does not wait for its next segment, which is reset too: the first
  * may be lost. The frame is of the flow's family: the kernel derives from it the protocol of a
  * packet without a link layer header. */
@@ -174,35 +203,54 @@ int packet_resend(struct __sk_buff *skb)
 	struct packet_scratch *scratch = scratch_area();
 	struct segment *segment;
 	struct packet_flow *entry;
-	struct packet_key *key;
 	bool given_up;
-	__u32 only = 0;
 
-	key = bpf_map_lookup_elem(&packet_subject, &only);
-	if (!key || !scratch)
+	if (!scratch)
 		return 0;
-	entry = bpf_map_lookup_elem(&packet_flows, key);
+	entry = flow_in_frame(skb, scratch);
 	if (!entry || !is_due(entry, bpf_ktime_get_ns()))
 		return 0;
 	given_up = entry->state == PACKET_GIVEN_UP;
 	entry->tries = given_up ? TRIES_RESET : entry->tries + 1;
-	segment = &scratch->segment;
-	__builtin_memset(segment, 0, sizeof(*segment));
-	segment->flow = flow_of(key, entry->turned ^ given_up);
-	segment->family = is_mapped(&key->first) ? AF_INET : AF_INET6;
-	segment->l2_bytes = ETH_HLEN;
+	segment = begin_segment(scratch, entry, given_up);
 	if (given_up)
 		reset_to_client(segment, entry);
 	else
 		repeat_syn(segment, entry);
-	if (!write_segment(skb, segment, NULL))
-		return 0;
-	bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
-	if (given_up) {
-		swap_link_addresses(skb, ETH_HLEN);
-		bpf_clone_redirect(skb, entry->ifindex, 0);
-	} else if (!bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS)) {
+	if (!send_segment(skb, segment, entry, given_up) && !given_up)
 		count(STAT_PACKET_RESENT);
-	}
 	return 0;
+}
+
+/* Resets one end of a flow, in the numbers of the other: they are translated as any. An end
+ * believes only the number that it expects (RFC 5961 section 3.2), which is what it has
+ * acknowledged once it sends no more ACKs. */
+static __always_inline void abort_end(struct __sk_buff *skb, struct packet_scratch *scratch,
+				      const struct packet_flow *entry, bool client)
+{
+	struct segment *segment = begin_segment(scratch, entry, client);
+
+	segment->flags = TCP_RST;
+	segment->hop_limit = ANSWER_HOPS;
+	segment->seq = client ? entry->client_ack - entry->seq_delta :
+				entry->server_ack - entry->client_seq_delta;
+	send_segment(skb, segment, entry, client);
+}
+
+/* Ends an open flow: from here on only resets pass. An end may have received what it has not
+ * acknowledged yet, and a reset may be lost: run this a few times, some 0.2 s apart. */
+SEC("classifier")
+int packet_abort(struct __sk_buff *skb)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_flow *entry;
+
+	if (!scratch)
+		return 0;
+	entry = flow_in_frame(skb, scratch);
+	if (!entry || (!change(entry, PACKET_OPEN, PACKET_ABORTED) && entry->state != PACKET_ABORTED))
+		return 0;
+	abort_end(skb, scratch, entry, true);
+	abort_end(skb, scratch, entry, false);
+	return 1;
 }

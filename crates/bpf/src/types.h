@@ -232,6 +232,7 @@ enum packet_state {
 	PACKET_OPEN,     /* segments are translated */
 	PACKET_GIVEN_UP, /* no SYN-ACK came: the client is reset, also at its next segment */
 	PACKET_CLOSED,   /* reset or refused */
+	PACKET_ABORTED,  /* the packet path ends: only resets pass */
 	PACKET_REMOVED,  /* the sweep has claimed it */
 };
 

@@ -12,6 +12,7 @@ use posthaste_lab::scratch::Scratch;
 
 use super::ends::carry;
 use super::*;
+use crate::bypass::Transfer;
 use crate::support::{SOON, binary};
 
 /// A BPF file system that only the programs of one test have, at the usual place.
@@ -67,11 +68,12 @@ impl Place {
         each.map(|entry| entry.expect("a name").path()).collect()
     }
 
-    pub(crate) fn run(&self, host: &Namespace, words: &str) {
+    pub(crate) fn run(&self, host: &Namespace, words: &str) -> String {
         let mut command = host.command(self.program()).expect("an open namespace");
         let output = command.args(words.split(' ')).output().expect("it runs");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words}: {stderr}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -196,16 +198,31 @@ fn guard_looks_after_the_flows_of_a_stopped_node() {
 }
 
 // promise: PK9
-/// `teardown` ends the flows, unless it is to keep them.
+/// `teardown` resets the flows, those that wait and those that carry data, unless it is to keep them.
 #[test]
-fn teardown_removes_the_pins() {
+fn teardown_resets_open_flows() {
     let place = Place::new();
-    let (network, _listener, mut node, mut pairs) = testbed(&place);
+    let leg = Link::delay(Duration::from_millis(20)).rate(100_000_000);
+    let network = network([leg.clone(), leg]);
+    let listener = listen(network.server(), PORT);
+    let mut node = place.start(network.node(0));
+    until_ready(&network, &node, &listener);
+    let mut idle = open(&network, &node, &listener);
+    let busy = open(&network, &node, &listener);
     node.kill().expect("it runs");
     place.run(network.node(0), "teardown --keep-flows");
-    exchange(&mut pairs);
+    exchange(&mut idle);
     assert_eq!(place.pins().len(), 1);
-    place.run(network.node(0), "teardown");
+    let transfers = busy.map(|pair| Transfer::start(&pair));
+    std::thread::sleep(Duration::from_millis(500));
+    let done = place.run(network.node(0), "teardown");
+    let reset = "reset 4 open flows of the packet path";
+    assert!(done.contains(reset), "{done}");
+    transfers.into_iter().for_each(Transfer::expect_broken);
+    for mut pair in idle {
+        expect_reset(&mut pair.client);
+        expect_reset(&mut pair.server);
+    }
     assert!(place.pins().is_empty());
 }
 
@@ -292,7 +309,7 @@ fn flows_are_forwarded_without_the_packet_path() {
     let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
     let map = pins.join(format!(
-        "{}/packets-12/packet_flows",
+        "{}/packets-13/packet_flows",
         cookie.expect("a number")
     ));
     fs::create_dir_all(map).expect("a directory");

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::sweep::Sweep;
+use super::sweep::{self, Sweep};
 use crate::bypass::burial::Burial;
 use crate::object::Map;
 use crate::objects::packet_path::{self, map};
@@ -28,9 +28,15 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-12";
+const LAYOUT: &str = "packets-13";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
+/// The name of the program that resets the ends of a flow.
+pub(super) const ABORT: &str = "abort";
+/// How often [`Orphans::abort`] resets the ends, and the time between. Linux delays an ACK by at most
+/// 0.2 s.
+const RESETS: u32 = 4;
+const RESET_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two rounds of [`Orphans`].
 const ROUND: Duration = Duration::from_secs(1);
 /// How long flows may outlive their node: the bound for idle ones (RFC 5382 section 5, REQ-5).
@@ -142,6 +148,7 @@ fn owner_of(owners: &Map) -> Option<u32> {
 pub struct Orphans {
     pins: Pins,
     sweep: OwnedFd,
+    abort: OwnedFd,
     burial: Option<Burial>,
     flows: Arc<Map>,
     owners: Arc<Map>,
@@ -161,6 +168,7 @@ impl Orphans {
         Some(Self {
             flows: adopt(map::PACKET_FLOWS)?,
             sweep: sys::pinned(&pins.path(SWEEP)).ok()?,
+            abort: sys::pinned(&pins.path(ABORT)).ok()?,
             owner: owner_of(&owners)?,
             owners,
             burial: Burial::pinned(&pins),
@@ -190,12 +198,33 @@ impl Orphans {
         }
     }
 
+    /// Resets both ends of each open flow, as far as they can be reached within a second. Without the
+    /// programs they would wait for each other until they give up. Returns how many flows there were.
+    ///
+    /// # Errors
+    /// The flow table cannot be read.
+    pub fn abort(&self) -> io::Result<usize> {
+        let open = sweep::open_flows(&self.flows)?;
+        for round in 0..RESETS {
+            if round > 0 && !open.is_empty() {
+                thread::sleep(RESET_INTERVAL);
+            }
+            self.bury();
+            for key in sweep::each(&open) {
+                // The next round tries again.
+                let _ = sweep::run_on_flow(self.abort.as_fd(), key);
+            }
+        }
+        Ok(sweep::each(&open).count())
+    }
+
     fn are_mine(&self) -> bool {
         self.pins.0.exists() && owner_of(&self.owners) == Some(self.owner)
     }
 }
 
-/// Removes the pins of the packet path of a network namespace, and so ends its flows.
+/// Removes the pins of the packet path of a network namespace. Flows that [`Orphans::abort`] has not
+/// reset stall.
 ///
 /// # Errors
 /// The pins cannot be removed. That there are none is no error.

@@ -27,6 +27,8 @@ const BATCH: usize = 4096;
 const ROUND_MAX: usize = 131_072;
 /// Keys start behind a link layer header, without which the kernel does not run a program.
 const KEYS_AT: usize = 14;
+/// `ETH_P_IP`, `ETH_P_IPV6`
+const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// `PACKET_OPEN`
 const OPEN: u32 = 4;
 /// `PACKET_FIN_CLIENT`, `PACKET_FIN_SERVER`
@@ -138,8 +140,39 @@ pub(super) fn each(keys: &[u8]) -> impl Iterator<Item = &[u8]> {
     keys.chunks_exact(KEY_BYTES)
 }
 
+/// The keys of open flows that no end has ended.
+pub(super) fn open_flows(flows: &Map) -> io::Result<Vec<u8>> {
+    let mut keys = vec![0; BATCH * KEY_BYTES];
+    let mut values = vec![0; BATCH * VALUE_BYTES];
+    let (mut open, mut cursor) = (Vec::new(), None);
+    loop {
+        let batch = sys::look_up_batch(flows.as_fd(), cursor, &mut keys, &mut values, BATCH)?;
+        let pairs = each(&keys).zip(values.chunks_exact(VALUE_BYTES));
+        let is_open = |value: &[u8]| {
+            whole::<types::packet_flow>(value)
+                .is_some_and(|flow| flow.state == OPEN && flow.ended < FINS)
+        };
+        for (key, _) in pairs.take(batch.count).filter(|(_, value)| is_open(value)) {
+            open.extend_from_slice(key);
+        }
+        cursor = batch.next;
+        if cursor.is_none() {
+            return Ok(open);
+        }
+    }
+}
+
+/// Runs a program that sends something on behalf of one flow. Returns what it returns.
+pub(super) fn run_on_flow(program: BorrowedFd<'_>, key: &[u8]) -> io::Result<u32> {
+    let family = usize::from(!is_ipv4(key));
+    let mut frame = [0; 64];
+    frame[KEYS_AT - 2..KEYS_AT].copy_from_slice(&PROTOCOLS[family].to_be_bytes());
+    frame[KEYS_AT..KEYS_AT + KEY_BYTES].copy_from_slice(key);
+    sys::run(program, &frame, &[0; CONTEXT_WORDS], None)
+}
+
 /// Whether the flow of a key is of IPv4.
-pub(super) fn is_ipv4(key: &[u8]) -> bool {
+fn is_ipv4(key: &[u8]) -> bool {
     whole::<types::packet_key>(key)
         .is_some_and(|key| Ipv6Addr::from(octets(key.first)).to_ipv4_mapped().is_some())
 }
