@@ -11,7 +11,7 @@ use posthaste_lab::scratch::Scratch;
 use crate::support::binary;
 
 mod admin;
-mod affinity;
+pub(crate) mod affinity;
 mod death;
 mod drain;
 mod footprint;

@@ -10,6 +10,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
+use crate::operations::affinity;
 use crate::pitfalls::{complaints, doctor_for};
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
@@ -86,6 +87,45 @@ fn limited_rate_of_a_peer() {
         assert!(lasted > 1.9, "{family}: {lasted} s");
         assert_eq!(counter(&nodes[0], "hops_quic"), 2, "{family}");
     }
+}
+
+/// The tunnels of all workers together.
+// promise: K25
+#[test]
+fn workers_share_the_limit_of_a_peer() {
+    const BYTES: usize = 1_000_000;
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let limited = "rate_limit = \"8Mbit/s\"\npool_max";
+    let texts = [0, 1].map(|node| {
+        let text = member(&network, node, "early", Family::V4).replace("pool_max", limited);
+        text.replace("workers = 1", "workers = 2")
+    });
+    let nodes = start_all(&network, texts.into_iter());
+    until("tunnels are up", || counter(&nodes[0], "tunnels_up") == 4);
+    let listener = listen(network.server(), PORT);
+    let to = target(&network, Family::V4, &listener);
+    let mut pairs: Vec<_> = affinity::cpus()[..2]
+        .iter()
+        .map(|cpu| {
+            let client = affinity::dial_on(*cpu, &network, to);
+            let (server, _) = accept(&listener);
+            let mut pair = Pair { client, server };
+            pair.check();
+            pair
+        })
+        .collect();
+    let workers = pairs.iter();
+    let workers = workers.map(|pair| affinity::worker_of(&nodes[0], pair.client_address()));
+    assert_eq!(workers.collect::<Vec<_>>(), [0, 1]);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for pair in &mut pairs {
+            scope.spawn(|| transfer(&mut pair.client, &mut pair.server, &vec![7; BYTES]));
+        }
+    });
+    let lasted = begun.elapsed().as_secs_f64();
+    assert!(lasted > 1.9, "{lasted} s");
+    assert_eq!(counter(&nodes[0], "hops_quic"), 2);
 }
 
 /// Firewalls and policy routing recognise a node's datagrams.

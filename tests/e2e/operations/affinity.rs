@@ -29,7 +29,7 @@ fn allowed(node: &Node, name: &str) -> String {
 }
 
 /// The CPUs that this process may use.
-fn cpus() -> Vec<usize> {
+pub(crate) fn cpus() -> Vec<usize> {
     let myself = std::process::id().to_string();
     let shown = Command::new("taskset").args(["-pc", &myself]).output();
     let shown = shown.expect("taskset is of util-linux").stdout;
@@ -44,7 +44,7 @@ fn cpus() -> Vec<usize> {
 }
 
 /// Connects from a CPU, on which the packets of a veth are handled then.
-fn dial_on(cpu: usize, network: &Network, address: SocketAddr) -> TcpStream {
+pub(crate) fn dial_on(cpu: usize, network: &Network, address: SocketAddr) -> TcpStream {
     let connect = || {
         let mut mask = CpuSet::new();
         mask.set(cpu).expect("there is such a CPU");
@@ -55,7 +55,7 @@ fn dial_on(cpu: usize, network: &Network, address: SocketAddr) -> TcpStream {
 }
 
 /// The number of the worker that carries a client's relay: the id begins with it.
-fn worker_of(node: &Node, client: SocketAddr) -> usize {
+pub(crate) fn worker_of(node: &Node, client: SocketAddr) -> usize {
     let relay = relay_of(node, client).expect("it is relayed");
     let id = u64::from_str_radix(relay["id"].as_str().expect("an id"), 16).expect("hexadecimal");
     usize::try_from(id >> WORKER_SHIFT).expect("a small number")
