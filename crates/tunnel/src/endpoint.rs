@@ -177,6 +177,8 @@ struct Conn {
     elicited: u64,
     /// When one was first sent since then.
     waits_since: Option<Duration>,
+    /// When something came from the peer while it had acknowledged nothing for long.
+    one_way_since: Option<Duration>,
     /// When its host reported that the peer is not there, if nothing has come since.
     refused: Option<Duration>,
     /// Streams of which not all was acknowledged up to the FIN.
@@ -358,6 +360,7 @@ impl Endpoint {
             acked: now,
             elicited: 0,
             waits_since: None,
+            one_way_since: None,
             fec,
         };
         self.connections.insert(handle, conn);
@@ -427,10 +430,7 @@ impl Endpoint {
     /// sent.
     pub fn is_usable(&self, connection: u64, now: Duration) -> bool {
         self.conn(connection).is_some_and(|conn| {
-            let silent = conn
-                .waits_since
-                .is_some_and(|since| now.saturating_sub(since) > conn.patience());
-            conn.is_up && !conn.is_lost && !conn.leaving.has_begun() && !silent
+            conn.is_up && !conn.is_lost && !conn.leaving.has_begun() && !conn.is_silent(now)
         })
     }
 

@@ -180,6 +180,10 @@ impl Tunnels {
                     for (part, meta) in metas[..count].iter().enumerate() {
                         self.take(number, part, meta, now);
                     }
+                    // Fewer than there is room for: nothing is left.
+                    if count < READS {
+                        return;
+                    }
                 }
                 Err(error) => return self.on_error(number, &error, now),
             }

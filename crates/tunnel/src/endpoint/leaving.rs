@@ -11,9 +11,9 @@ use crate::stream::discard;
 
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
-/// How long a connection may send without an ACK while the peer sends: shorter than the silence after
-/// which the peer, to which nothing comes, stops.
-const UNACKED_MAX: Duration = Duration::from_secs(10);
+/// How long the peer may send without an ACK of anything new. A peer to which nothing comes sends for 15 s,
+/// every 4 s at least. After an outage of both directions, this end sends within 4 s too.
+const ONE_WAY_MAX: Duration = Duration::from_secs(5);
 
 /// How far the ends of a connection have come to leave it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,15 +40,23 @@ impl Conn {
     pub(super) fn note_acks(&mut self, now: Duration) {
         let (acks, _) = self.load.acks();
         if std::mem::replace(&mut self.acks, acks) != acks {
-            (self.acked, self.waits_since) = (now, None);
+            (self.acked, self.waits_since, self.one_way_since) = (now, None, None);
+        } else if self.is_up && self.one_way_since.is_none() && self.is_silent(now) {
+            self.one_way_since = Some(now);
         }
     }
 
-    /// Whether the peer has acknowledged nothing for long: what is sent is lost on the way, although what the
-    /// peer sends arrives.
+    /// Whether the peer has long sent without acknowledging anything: what is sent is lost on the way,
+    /// although what the peer sends arrives.
     pub(super) fn is_unacked(&self, now: Duration) -> bool {
-        let unacked = |since| now.saturating_sub(since) > UNACKED_MAX;
-        self.is_up && !self.is_lost && self.waits_since.is_some_and(unacked)
+        let unacked = |since| now.saturating_sub(since) > ONE_WAY_MAX;
+        !self.is_lost && self.one_way_since.is_some_and(unacked)
+    }
+
+    /// Whether the peer has not acknowledged for long what was sent.
+    pub(super) fn is_silent(&self, now: Duration) -> bool {
+        let waited = self.waits_since.map(|since| now.saturating_sub(since));
+        waited.is_some_and(|waited| waited > self.patience())
     }
 
     /// How long the peer may take to answer.
