@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loads, attaches and configures the redirect programs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use posthaste_relay::flow::{Flow, mapped};
-use posthaste_relay::intercept::PathSettings;
-use posthaste_relay::policy::{Prefix, Rule};
+use posthaste_relay::policy::Prefix;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::bypass::{Bypass, Pairs};
@@ -18,21 +16,21 @@ use crate::cgroup;
 use crate::deferred::{Deferred, TailCalls};
 use crate::error::Error;
 use crate::event;
-use crate::layout::{self, bytes};
+use crate::layout::bytes;
 use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::{deferred as deferred_object, types};
-use crate::observe::{self, Known, Observer, Observing};
+use crate::observe::{Observer, Observing};
 use crate::packet::PacketPath;
-use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
-use crate::rules::{self, Wanted};
+use crate::rules::Wanted;
 use crate::stats;
 use crate::syn_option::Sender;
 use crate::sys;
 use crate::worker_maps::WorkerHandle;
 
-/// `BPF_CGROUP_SOCK_OPS`
-const SOCK_OPS: u32 = 3;
+mod observing;
+mod packets;
+mod policy;
 
 /// Constants of the programs, fixed at load time.
 #[derive(Clone, Copy, Debug)]
@@ -293,152 +291,6 @@ impl Redirect {
         self.shared.worker_maps(worker)
     }
 
-    /// Installs rules atomically, and returns the generation that events under them carry.
-    /// `relays`: whether the node relays at all, also on request. `chained`: whether flows may be
-    /// sent through other nodes.
-    ///
-    /// # Errors
-    /// The rules do not fit; the former ones stay in force.
-    pub fn set_rules(&mut self, rules: &[Rule], relays: bool, chained: bool) -> Result<u8, Error> {
-        let compiled = rules::compile(rules, chained)?;
-        if relays {
-            self.redirect()?;
-        }
-        if rules.iter().any(rules::sets_windows) {
-            self.attach_windows()?;
-        }
-        if rules.iter().any(rules::observes) {
-            self.observe()?;
-        }
-        let wanted = rules
-            .iter()
-            .map(|rule| rules::wants_packet_path(rule, chained));
-        self.wants_packet_path = wanted.fold(self.wants_packet_path, Wanted::max);
-        self.wants_bypass |= rules.iter().any(rules::wants_bypass);
-        self.take_packets();
-        let next = self.generation.wrapping_add(1);
-        if let Err(error) = self.write_rules(next, &compiled) {
-            // A later generation must not revive partly written rules.
-            for prefix in compiled.keys() {
-                let _ = self.shared.get(map::RULES).delete(&rule_key(next, *prefix));
-            }
-            return Err(error);
-        }
-        // The switch is one byte, so no program reads a mixture.
-        let written = self
-            .shared
-            .get(map::VARIABLES)
-            .update(&[0; 4], &u32::from(next).to_ne_bytes());
-        written?;
-        self.generation = next;
-        let former = std::mem::replace(
-            &mut self.prefixes,
-            compiled.keys().map(|prefix| (next, *prefix)).collect(),
-        );
-        for (generation, prefix) in former {
-            self.shared
-                .get(map::RULES)
-                .delete(&rule_key(generation, prefix))?;
-        }
-        Ok(next)
-    }
-
-    /// Sets the initial windows of connections with the nodes at these addresses; rules decide for
-    /// all others.
-    ///
-    /// # Errors
-    /// [`Error::InitialCwndAtStart`], [`Error::Cgroup`], [`Error::AttachWindows`], [`Error::Map`].
-    pub fn set_peer_starts(&mut self, starts: &[(IpAddr, PathSettings)]) -> Result<(), Error> {
-        if !starts.is_empty() {
-            self.attach_windows()?;
-        }
-        let map = self.shared.get(map::INITIAL_CWND);
-        for address in std::mem::take(&mut self.peers) {
-            map.delete(&address)?;
-        }
-        for (address, start) in starts {
-            let address = mapped(*address);
-            map.update(&address, bytes(&layout::peer_settings(*start)))?;
-            self.peers.push(address);
-        }
-        Ok(())
-    }
-
-    /// Accepts SYN options from these addresses only.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn set_syn_option_peers(&mut self, addresses: &[IpAddr]) -> Result<(), Error> {
-        let map = self.shared.get(map::SYN_OPTION_PEERS);
-        for address in addresses {
-            map.update(&mapped(*address), &1_u32.to_ne_bytes())?;
-        }
-        // Removed last: a peer that stays must never count as unauthorized.
-        let former = std::mem::replace(&mut self.syn_option_peers, addresses.to_vec());
-        let gone = former.iter().filter(|address| !addresses.contains(address));
-        for address in gone {
-            map.delete(&mapped(*address))?;
-        }
-        Ok(())
-    }
-
-    /// Enables workers to send SYN options.
-    ///
-    /// # Errors
-    /// [`Error::SynOptionsAtStart`], [`Error::SynOptionCgroup`], [`Error::Load`],
-    /// [`Error::AttachCgroup`].
-    pub fn send_syn_options(&mut self) -> Result<(), Error> {
-        if self.sender.is_some() {
-            return Ok(());
-        }
-        let cgroup = match &self.cgroup {
-            Some(Ok(cgroup)) => cgroup,
-            Some(Err(error)) => {
-                return Err(Error::SynOptionCgroup {
-                    reason: error.to_string(),
-                });
-            }
-            None => return Err(Error::SynOptionsAtStart),
-        };
-        let sender = Sender::attach(&self.shared.maps[map::STATS], cgroup.as_fd())?;
-        self.shared.syn_options.get_or_init(|| sender.syn_options());
-        self.sender = Some(sender);
-        Ok(())
-    }
-
-    fn write_rules(
-        &self,
-        generation: u8,
-        compiled: &BTreeMap<Prefix, types::candidates>,
-    ) -> Result<(), Error> {
-        let mut each = compiled.iter();
-        each.try_for_each(|(prefix, value)| {
-            self.shared
-                .get(map::RULES)
-                .update(&rule_key(generation, *prefix), bytes(value))
-        })
-    }
-
-    /// Attaches the window program.
-    fn attach_windows(&mut self) -> Result<(), Error> {
-        if self.windows.is_some() {
-            return Ok(());
-        }
-        let (program, cgroup) = match (&self.set_initial_cwnd, &self.cgroup) {
-            (Some(program), Some(Ok(cgroup))) => (program, cgroup),
-            (_, Some(Err(error))) => {
-                return Err(Error::Cgroup {
-                    reason: error.to_string(),
-                });
-            }
-            _ => return Err(Error::InitialCwndAtStart),
-        };
-        let cgroup = cgroup.as_raw_fd().cast_unsigned();
-        let attached = sys::link(program.as_fd(), cgroup, SOCK_OPS);
-        self.windows = Some(attached.map_err(|source| Error::AttachWindows { source })?);
-        Ok(())
-    }
-
     /// Sets the properties of an interface, attached or not.
     ///
     /// # Errors
@@ -514,59 +366,6 @@ impl Redirect {
         Ok(())
     }
 
-    /// Sets how destinations are observed.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn set_observing(&mut self, observing: Observing) -> Result<(), Error> {
-        self.observing = observing;
-        self.write_observing()
-    }
-
-    /// Invalidates all profiles. With `blocked`, flows that must be observed are forwarded until
-    /// the next call.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn forget_profiles(&mut self, blocked: bool) -> Result<(), Error> {
-        self.epoch = self.epoch.wrapping_add(1);
-        self.write_observing()?;
-        // What blocked relays may be gone too.
-        let until = if blocked { u64::MAX } else { 0 };
-        let map = self.shared.get(map::BLOCKED);
-        map.update(&0_u32.to_ne_bytes(), &until.to_ne_bytes())
-    }
-
-    /// At most `most` valid profiles, in no order.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn profiles(&self, most: usize) -> Result<Vec<Known>, Error> {
-        match self.shared.tail_call_maps.get() {
-            Some(maps) => observe::list(&maps.profiles, self.epoch, most),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Until when (CLOCK_MONOTONIC) flows that must be observed are forwarded, because this host
-    /// blocks relays.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn blocked_until(&self) -> Result<Duration, Error> {
-        let mut until = [0; 8];
-        let map = self.shared.get(map::BLOCKED);
-        map.look_up(&0_u32.to_ne_bytes(), &mut until)?;
-        Ok(Duration::from_nanos(u64::from_ne_bytes(until)))
-    }
-
-    fn write_observing(&self) -> Result<(), Error> {
-        let value = self.observing.value(self.epoch);
-        self.shared
-            .get(map::OBSERVING)
-            .update(&0_u32.to_ne_bytes(), bytes(&value))
-    }
-
     /// Does the slow work that relaying does not need at the start: loads the deferred programs
     /// (until then flows open late), and replaces filters by links, which end with this process.
     ///
@@ -621,146 +420,10 @@ impl Redirect {
         placements.update(&u32::from(worker).to_ne_bytes(), bytes(&value))
     }
 
-    /// The entries of the flow table of the packet path if they are not those of the settings, once:
-    /// an earlier process left its table.
-    pub fn foreign_flow_table(&mut self) -> Option<u32> {
-        self.foreign_flow_table.take()
-    }
-
-    /// At most `most` flows of the packet path, in no order.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn packet_flows(&self, most: usize) -> Result<Vec<PacketFlow>, Error> {
-        match &self.packet_path {
-            Some(packet_path) => packet_path.flows(most),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// What decides whether the packet path takes a flow at `now` (CLOCK_MONOTONIC); `None` while
-    /// it is not loaded. The client's port does not count.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn packet_knowledge(
-        &self,
-        flow: &Flow,
-        now: Duration,
-    ) -> Result<Option<PacketKnowledge>, Error> {
-        let admissions = Admissions {
-            epoch: self.epoch,
-            ttl: self.observing.ttl,
-        };
-        let packet_path = self.packet_path.as_ref();
-        packet_path
-            .map(|packet_path| packet_path.knowledge(flow, admissions, now))
-            .transpose()
-    }
-
-    /// Why the packet path is not available although a rule wants it, once after each failure.
-    pub fn packet_path_error(&mut self) -> Option<Error> {
-        self.packet_path_error.take()
-    }
-
-    /// Why the flows of the packet path end with this process, once if they do.
-    pub fn packet_path_unpinned(&mut self) -> Option<io::Error> {
-        self.packet_path_unpinned.take()
-    }
-
     /// All maps that other programs may share.
     fn maps(&self) -> Vec<Arc<Map>> {
         let deferred = self.deferred.iter().flat_map(|deferred| &deferred.maps);
         self.shared.maps.iter().chain(deferred).cloned().collect()
-    }
-
-    /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
-    /// flows are forwarded or use sockets, so a failure is reported and nothing else fails. The next
-    /// rules try again.
-    fn take_packets(&mut self) {
-        if let Err(error) = self.attach_packets() {
-            self.wants_packet_path = Wanted::No;
-            self.packet_path_error = Some(error);
-        }
-    }
-
-    fn attach_packets(&mut self) -> Result<(), Error> {
-        if self.wants_packet_path == Wanted::No || self.deferred.is_none() {
-            return Ok(());
-        }
-        let (settings, maps) = (&self.shared.settings, self.maps());
-        let packet_path = match &mut self.packet_path {
-            Some(packet_path) => packet_path,
-            empty @ None => {
-                let is_lasting = self.wants_packet_path == Wanted::IfLasting;
-                let (loaded, unpinned) = PacketPath::load(settings, &maps, is_lasting)?;
-                self.packet_path_unpinned = unpinned;
-                let entries = loaded.flows_max().ok();
-                self.foreign_flow_table =
-                    entries.filter(|entries| *entries != settings.packet_flows);
-                // A predecessor may have relays.
-                if self.relays || settings.successions > 0 {
-                    loaded.spare_relays()?;
-                }
-                empty.insert(loaded)
-            }
-        };
-        for ifindex in self.holds.keys() {
-            let attached = packet_path.attach(*ifindex);
-            attached.map_err(|source| Error::Attach {
-                ifindex: *ifindex,
-                source,
-            })?;
-        }
-        self.attach_bypass()
-    }
-
-    /// Loads and attaches what hands flows over to the packet path, in front of it.
-    fn attach_bypass(&mut self) -> Result<(), Error> {
-        // Without pins a process that ends in the middle would leave its flows in the wrong numbers.
-        let (true, Some(packet_path)) = (self.wants_bypass, &self.packet_path) else {
-            return Ok(());
-        };
-        let Some(pins) = packet_path.pins() else {
-            return Ok(());
-        };
-        let (settings, maps) = (&self.shared.settings, self.maps());
-        let bypass = match &mut self.bypass {
-            Some(bypass) => bypass,
-            empty @ None => {
-                let (loaded, pairs) = Bypass::load(settings, &maps, packet_path)?;
-                self.shared.pairs.get_or_init(|| pairs);
-                empty.insert(loaded)
-            }
-        };
-        for ifindex in self.holds.keys() {
-            let attached = bypass.attach(*ifindex, pins);
-            attached.map_err(|source| Error::Attach {
-                ifindex: *ifindex,
-                source,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Observes outgoing handshakes, without which no profile is learned. Call it once the node has
-    /// settled.
-    fn observe(&mut self) -> Result<(), Error> {
-        self.observes = true;
-        let Some(observer) = &self.observer else {
-            return Ok(());
-        };
-        let successions = self.shared.settings.successions;
-        for (ifindex, holds) in &mut self.holds {
-            if holds.egress.is_none() {
-                let hold = observer.hold(*ifindex, successions);
-                holds.egress = Some(hold.map_err(|source| Error::Attach {
-                    ifindex: *ifindex,
-                    source,
-                })?);
-            }
-        }
-        Ok(())
     }
 
     /// Sets whether a successor's program is attached behind this one. While it is, this one leaves
@@ -864,17 +527,6 @@ impl Redirect {
 pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Option<Arc<Map>> {
     let name = object.maps[number].name;
     maps.iter().find(|map| map.name() == name).cloned()
-}
-
-fn rule_key(generation: u8, prefix: Prefix) -> Vec<u8> {
-    let key = types::rule_key {
-        // The generation comes before the address and always counts: one trie holds the rules in
-        // force and the next ones.
-        prefix_bits: 32 + u32::from(prefix.mapped_bits()),
-        generation: u32::from(generation),
-        ip: layout::address(prefix.octets()),
-    };
-    bytes(&key).to_vec()
 }
 
 /// The cgroup of this process, with or without privilege; on failure the error of the former.
