@@ -180,6 +180,9 @@ struct Conn {
     waits_since: Option<Duration>,
     /// When something came from the peer while it had acknowledged nothing for long.
     one_way_since: Option<Duration>,
+    /// Full packets acknowledged, and since when only shorter ones are.
+    full_acked: u64,
+    narrow_since: Option<Duration>,
     /// When its host reported that the peer is not there, if nothing has come since.
     refused: Option<Duration>,
     /// Streams of which not all was acknowledged up to the FIN.
@@ -321,7 +324,7 @@ impl Endpoint {
                     conn.note_acks(now);
                     self.touch(handle);
                     self.drain(handle);
-                    self.end_unacked(handle, now);
+                    self.end_useless(handle, now);
                 }
                 (None, None)
             }
@@ -362,6 +365,8 @@ impl Endpoint {
             elicited: 0,
             waits_since: None,
             one_way_since: None,
+            full_acked: 0,
+            narrow_since: None,
             fec,
         };
         self.connections.insert(handle, conn);

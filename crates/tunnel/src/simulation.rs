@@ -50,6 +50,8 @@ struct Network {
     delay: Duration,
     /// Whether a datagram to an end is lost, by its number.
     loses: Box<dyn FnMut(usize, u64) -> bool>,
+    /// The longest datagram that passes.
+    width: usize,
     /// How late a datagram is.
     late: Box<dyn FnMut() -> Duration>,
     sent: u64,
@@ -79,6 +81,7 @@ impl Network {
             now,
             delay: ms(10),
             loses: Box::new(loses),
+            width: usize::MAX,
             late: Box::new(|| Duration::ZERO),
             sent: 0,
             dialed,
@@ -117,7 +120,7 @@ impl Network {
 
     fn put(&mut self, to: usize, datagram: &[u8]) {
         self.sent += 1;
-        if !(self.loses)(to, self.sent) {
+        if !(self.loses)(to, self.sent) && datagram.len() <= self.width {
             let at = self.now + self.delay + (self.late)();
             self.wire.add(at, (to, datagram.to_vec()));
         }
@@ -272,6 +275,30 @@ fn connection_of_one_direction_is_lost_in_time() {
             );
         }
     }
+}
+
+/// Short messages still pass, so only a stream with more shows that the path is too narrow.
+// promise: K21
+#[test]
+fn connection_of_a_path_that_becomes_narrow_is_lost() {
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    let stream = network.ends[0].open(network.dialed, 5).unwrap();
+    network.ends[0].write(stream, b"request").unwrap();
+    network.run_until("opened", |network| network.opened().is_some());
+    let accepted = network.opened().unwrap();
+    network.width = 1_100;
+    for _ in 0..60 {
+        network.ends[0].write(stream, &[7; 900]).unwrap();
+        let until = network.now + ms(500);
+        network.run_until("some time", |network| network.now >= until);
+        while network.ends[1].read(accepted, &mut [0; 2_000]).is_ok() {}
+    }
+    assert!(!network.is_lost(0) && !network.is_lost(1));
+    let start = network.now;
+    network.ends[0].write(stream, &[7; 20_000]).unwrap();
+    network.run_until("lost", |network| network.is_lost(0) && network.is_lost(1));
+    assert!(network.now < start + ms(15_000));
 }
 
 /// The ends begin to repeat what is lost at different times, so one may be the first to reach the other

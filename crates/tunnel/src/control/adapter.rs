@@ -71,6 +71,7 @@ impl Controller for Adapter {
     ) {
         let (now, sent) = (self.clock.time(now), self.clock.time(sent));
         self.control.on_ack(now, sent, bytes);
+        self.load.on_acked(bytes);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _: Option<u64>) {

@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 /// tag, and the head of a frame. With more, a backlog would seem to be left when all has gone.
 const PACKET_OVERHEAD: u64 = 28;
 
+/// Least bytes of a full packet: QUIC carries 1200 on any path, or does not work there (RFC 9000 section 14).
+const FULL_MIN: u64 = 1_000;
+/// So many that are not acknowledged show something: repair symbols that are lost are not sent again.
+const FULL_UNACKED_MIN: u64 = 8;
+
 /// Bytes of a connection on their way, as of its last packet and ACK.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
@@ -16,6 +21,9 @@ pub(crate) struct Load {
     in_flight: AtomicU64,
     window: AtomicU64,
     acks: AtomicU64,
+    /// Full packets acknowledged, and those sent since the last one of them.
+    full_acked: AtomicU64,
+    full_unacked: AtomicU64,
     is_limited: AtomicBool,
     /// Nothing but ACKs may leave now.
     is_held: AtomicBool,
@@ -28,6 +36,16 @@ impl Load {
         self.sent
             .fetch_add(bytes.saturating_sub(PACKET_OVERHEAD), Relaxed);
         self.in_flight.fetch_add(bytes, Relaxed);
+        if bytes >= FULL_MIN {
+            self.full_unacked.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(super) fn on_acked(&self, bytes: u64) {
+        if bytes >= FULL_MIN {
+            self.full_acked.fetch_add(1, Relaxed);
+            self.full_unacked.store(0, Relaxed);
+        }
     }
 
     pub(super) fn on_acks(&self, in_flight: u64, is_limited: bool, window: u64) {
@@ -75,6 +93,12 @@ impl Load {
     /// ACKs so far, and whether at the last one the streams had no more to send.
     pub(crate) fn acks(&self) -> (u64, bool) {
         (self.acks.load(Relaxed), self.is_limited.load(Relaxed))
+    }
+
+    /// Full packets acknowledged so far, and whether some were sent since the last of them.
+    pub(crate) fn full_packets(&self) -> (u64, bool) {
+        let unacked = self.full_unacked.load(Relaxed);
+        (self.full_acked.load(Relaxed), unacked >= FULL_UNACKED_MIN)
     }
 
     /// Bytes that may be in flight, and that the window has room for.

@@ -15,6 +15,9 @@ use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 /// every 4 s at least. After an outage of both directions, this end sends within 4 s too.
 const ONE_WAY_MAX: Duration = Duration::from_secs(5);
 
+/// How long only packets may be acknowledged that are shorter than those that QUIC needs.
+const NARROW_MAX: Duration = Duration::from_secs(5);
+
 /// How far the ends of a connection have come to leave it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leaving {
@@ -41,16 +44,30 @@ impl Conn {
         let (acks, _) = self.load.acks();
         if std::mem::replace(&mut self.acks, acks) != acks {
             (self.acked, self.waits_since, self.one_way_since) = (now, None, None);
+            self.note_full_packets(now);
         } else if self.is_up && self.one_way_since.is_none() && self.is_silent(now) {
             self.one_way_since = Some(now);
         }
     }
 
-    /// Whether the peer has long sent without acknowledging anything: what is sent is lost on the way,
-    /// although what the peer sends arrives.
-    pub(super) fn is_unacked(&self, now: Duration) -> bool {
-        let unacked = |since| now.saturating_sub(since) > ONE_WAY_MAX;
-        !self.is_lost && self.one_way_since.is_some_and(unacked)
+    fn note_full_packets(&mut self, now: Duration) {
+        let (acked, are_unacked) = self.load.full_packets();
+        let former = std::mem::replace(&mut self.full_acked, acked);
+        self.narrow_since = if former == acked && are_unacked {
+            self.narrow_since.or(Some(now))
+        } else {
+            None
+        };
+    }
+
+    /// Whether it carries nothing any more, although what the peer sends arrives: either the peer has long
+    /// acknowledged nothing, or only short packets, since the path has become narrower than 1200 bytes.
+    fn is_useless(&self, now: Duration) -> bool {
+        let lasts = |since: Option<Duration>, most| {
+            since.is_some_and(|since| now.saturating_sub(since) > most)
+        };
+        let is_one_way = lasts(self.one_way_since, ONE_WAY_MAX);
+        !self.is_lost && self.is_up && (is_one_way || lasts(self.narrow_since, NARROW_MAX))
     }
 
     /// Whether the peer has not acknowledged for long what was sent.
@@ -156,10 +173,10 @@ impl Endpoint {
         }
     }
 
-    /// Ends a connection that only the peer can use.
-    pub(super) fn end_unacked(&mut self, handle: ConnectionHandle, now: Duration) {
+    /// Ends a connection by which this end reaches its peer no more, or with short packets only.
+    pub(super) fn end_useless(&mut self, handle: ConnectionHandle, now: Duration) {
         let conn = self.connections.get(&handle);
-        if let Some(conn) = conn.filter(|conn| conn.is_unacked(now)) {
+        if let Some(conn) = conn.filter(|conn| conn.is_useless(now)) {
             let connection = conn.number;
             self.on_lost(handle, LostReason::TimedOut);
             self.disconnect(connection, now);
