@@ -570,6 +570,36 @@ fn udp_blocked_in_mid_run() {
 }
 
 // promise: K21
+/// The path becomes narrower than QUIC needs: the flow that has more to send is reset, and the next
+/// take TCP.
+#[test]
+fn narrow_path_leaves_tcp() {
+    let network = far(0.0);
+    let nodes = start(&network, "early", Family::V4);
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    assert_eq!(counter(&nodes[0], "hops_quic"), 1);
+    for (node, interface) in [(0, "s0"), (1, "c0")] {
+        let set = network
+            .node(node)
+            .ip(&format!("link set {interface} mtu 1000"));
+        set.expect("a link can be changed");
+    }
+    pair.client
+        .write_all(&[7; 100_000])
+        .expect("the node takes it");
+    expect_reset(&mut pair.client);
+    until("no tunnel is up", || counter(&nodes[0], "tunnels_up") == 0);
+    let mut next = Pair::open(&network, Family::V4, &listener);
+    let bytes: Vec<u8> = (0..100_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+    transfer(&mut next.client, &mut next.server, &bytes);
+    next.close_client_first();
+    assert_eq!(counter(&nodes[0], "hops_quic"), 1);
+}
+
+// promise: K21
 /// The peer still sends, and does not receive.
 #[test]
 fn udp_in_one_direction_leaves_tcp() {

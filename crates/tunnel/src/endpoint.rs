@@ -64,7 +64,7 @@ pub enum Event {
         /// For what.
         ready: Ready,
     },
-    /// The peer wants no more streams on a connection; those that are open go on.
+    /// The peer wants no more streams on a connection, or its path carries none; those that are open go on.
     GoingAway {
         /// Its number.
         connection: u64,

@@ -63,11 +63,14 @@ impl Conn {
     /// Whether it carries nothing any more, although what the peer sends arrives: either the peer has long
     /// acknowledged nothing, or only short packets, since the path has become narrower than 1200 bytes.
     fn is_useless(&self, now: Duration) -> bool {
-        let lasts = |since: Option<Duration>, most| {
-            since.is_some_and(|since| now.saturating_sub(since) > most)
-        };
-        let is_one_way = lasts(self.one_way_since, ONE_WAY_MAX);
-        !self.is_lost && self.is_up && (is_one_way || lasts(self.narrow_since, NARROW_MAX))
+        let one_way = self.one_way_since.map(|since| now.saturating_sub(since));
+        let is_one_way = one_way.is_some_and(|lasted| lasted > ONE_WAY_MAX);
+        !self.is_lost && self.is_up && (is_one_way || self.is_narrow(now))
+    }
+
+    fn is_narrow(&self, now: Duration) -> bool {
+        let narrow = self.narrow_since.map(|since| now.saturating_sub(since));
+        narrow.is_some_and(|lasted| lasted > NARROW_MAX)
     }
 
     /// Whether the peer has not acknowledged for long what was sent.
@@ -173,13 +176,21 @@ impl Endpoint {
         }
     }
 
-    /// Ends a connection by which this end reaches its peer no more, or with short packets only.
+    /// Ends a connection by which this end reaches its peer no more, or with short packets only. Others with
+    /// the peer of a narrow path take no more flows: they have no full packets, or end so too.
     pub(super) fn end_useless(&mut self, handle: ConnectionHandle, now: Duration) {
         let conn = self.connections.get(&handle);
-        if let Some(conn) = conn.filter(|conn| conn.is_useless(now)) {
-            let connection = conn.number;
-            self.on_lost(handle, LostReason::TimedOut);
-            self.disconnect(connection, now);
+        let Some(conn) = conn.filter(|conn| conn.is_useless(now)) else {
+            return;
+        };
+        let (connection, peer, is_narrow) = (conn.number, conn.peer, conn.is_narrow(now));
+        self.on_lost(handle, LostReason::TimedOut);
+        self.disconnect(connection, now);
+        let all = self.connections.values();
+        let others = all.filter(|conn| is_narrow && conn.is_up && conn.peer == peer);
+        for connection in others.map(|conn| conn.number).collect::<Vec<_>>() {
+            self.go_away(connection);
+            self.events.push_back(Event::GoingAway { connection });
         }
     }
 
