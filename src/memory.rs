@@ -51,7 +51,11 @@ impl Heap {
             return;
         }
         self.looked = Some(now);
-        let is_free = resident_bytes().is_some_and(|resident| resident - used() > FREE_MAX);
+        let heap = heap();
+        // What was given back counts as free, so it may not be resident. To read that, an idle node
+        // would need code that it uses for nothing else.
+        let is_free = heap.free > FREE_MAX
+            && resident_bytes().is_some_and(|resident| resident - heap.used > FREE_MAX);
         if is_free && self.was_free {
             // SAFETY: what is in use is left alone.
             unsafe { libc::malloc_trim(0) };
@@ -60,11 +64,19 @@ impl Heap {
     }
 }
 
-/// Bytes in use, in the heaps of all threads.
-fn used() -> f64 {
+/// Bytes of the heaps of all threads.
+struct Bytes {
+    used: f64,
+    free: f64,
+}
+
+fn heap() -> Bytes {
     // SAFETY: it reads the allocator's counters under its locks.
     let counts = unsafe { libc::mallinfo2() };
-    (counts.uordblks + counts.hblkhd) as f64
+    Bytes {
+        used: (counts.uordblks + counts.hblkhd) as f64,
+        free: counts.fordblks as f64,
+    }
 }
 
 /// The parts of files in /proc/PID/maps (proc_pid_maps(5)) that cannot have been written to: code,
