@@ -246,10 +246,11 @@ fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
     // The log's thread was not forked: standard error is the only output.
     match left.remove(claim) {
         Ok(report) => {
-            eprintln!(
-                "posthaste-guard: node {node} died: {}",
-                report.done.join(", ")
-            );
+            let done = match &report.done[..] {
+                [] => "nothing was left to remove".to_owned(),
+                done => done.join(", "),
+            };
+            eprintln!("posthaste-guard: node {node} died: {done}");
             0
         }
         Err(error) => {

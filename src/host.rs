@@ -198,7 +198,9 @@ fn remove_packet_path(report: &mut Report) -> anyhow::Result<()> {
     if let Some(orphans) = posthaste_bpf::Orphans::find(netns) {
         let count = orphans.abort().context("reset flows of the packet path")?;
         if count > 0 {
-            let done = format!("reset {count} open flows of the packet path");
+            let done = format!(
+                "reset {count} open flows of the packet path, as far as their ends are reachable"
+            );
             report.done.push(done);
         }
     }

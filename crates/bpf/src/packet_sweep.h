@@ -6,7 +6,7 @@
  * packet_sweep    removes entries that have lived their time
  * packet_resend   sends a SYN again that the server has not answered, and in the end resets
  *                 the client
- * packet_abort    resets both ends of an open flow
+ * packet_abort    resets both ends of a flow
  */
 #pragma once
 #include "packet_learning.h"
@@ -31,6 +31,9 @@
 #define SWEEP_KEYS_AT ETH_HLEN
 /* Above these bits of the return value are the SYNs to send again. */
 #define SWEEP_LEFT_BITS 16
+
+#define SWEEP_ALIVE 1
+#define SWEEP_LAST 2
 
 /* A sweep. */
 struct sweep {
@@ -127,17 +130,20 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 }
 
 /* Looks after the flows whose keys are in the frame. A walk over all of them in one run would
- * keep this CPU from receiving. With cb[0] it is a node that runs this, which so shows that it
- * lives. Returns how many are left and, above SWEEP_LEFT_BITS, due. */
+ * keep this CPU from receiving. With SWEEP_ALIVE in cb[0] it is a node that runs this, which so
+ * shows that it lives; with SWEEP_LAST no more flows are taken. Returns how many are left and, above
+ * SWEEP_LEFT_BITS, due. */
 SEC("classifier")
 int packet_sweep(struct __sk_buff *skb)
 {
 	struct sweep sweep = { .skb = skb, .now = bpf_ktime_get_ns() };
 	struct packet_control *control = control_of_node();
 
-	if (control && skb->cb[0]) {
+	if (control && skb->cb[0] == SWEEP_ALIVE) {
 		control->heartbeat_ns = sweep.now;
 		expect_clients(control, this_epoch());
+	} else if (control && skb->cb[0] == SWEEP_LAST) {
+		control->heartbeat_ns = 0;
 	}
 	bpf_loop(SWEEP_KEYS_MAX, sweep_flow, &sweep, 0);
 	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
@@ -237,7 +243,23 @@ static __always_inline void abort_end(struct __sk_buff *skb, struct packet_scrat
 	send_segment(skb, segment, entry, client);
 }
 
-/* Ends an open flow: from here on only resets pass. An end may have received what it has not
+/* Takes a flow whose client has an answer out of its state. */
+static __always_inline bool begin_abort(struct packet_flow *entry)
+{
+	__u32 state = entry->state;
+
+	if (state == PACKET_ABORTED)
+		return true;
+	if (state != PACKET_OPEN && state != PACKET_HELD && !is_half_open(state))
+		return false;
+	if (!change(entry, state, PACKET_ABORTED))
+		return false;
+	if (is_half_open(state))
+		leave_half_open(entry->prefix, false);
+	return true;
+}
+
+/* Ends a flow: from here on only resets pass. An end may have received what it has not
  * acknowledged yet, and a reset may be lost: run this a few times, some 0.2 s apart. */
 SEC("classifier")
 int packet_abort(struct __sk_buff *skb)
@@ -248,7 +270,7 @@ int packet_abort(struct __sk_buff *skb)
 	if (!scratch)
 		return 0;
 	entry = flow_in_frame(skb, scratch);
-	if (!entry || (!change(entry, PACKET_OPEN, PACKET_ABORTED) && entry->state != PACKET_ABORTED))
+	if (!entry || !begin_abort(entry))
 		return 0;
 	abort_end(skb, scratch, entry, true);
 	abort_end(skb, scratch, entry, false);

@@ -22,6 +22,7 @@ const BTF_LOAD: libc::c_long = 18;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
+const LINK_DETACH: libc::c_long = 34;
 
 /// Bytes of a name, including its NUL.
 const NAME_BYTES: usize = 16;
@@ -395,6 +396,12 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     };
     // SAFETY: nothing in the attributes is a pointer.
     unsafe { command(LINK_UPDATE, &mut attributes) }.map(drop)
+}
+
+/// Detaches a link at once.
+pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the attributes are a descriptor.
+    unsafe { command(LINK_DETACH, &mut link.as_raw_fd()) }.map(drop)
 }
 
 #[repr(C)]

@@ -145,8 +145,8 @@ pub struct Endpoint {
     /// Streams whose last block waits for more bytes, and until when at most.
     incomplete: HashMap<Stream, Option<Duration>>,
     repairs: Repairs,
-    /// Connections whose peer's host has reported that it is not there.
-    refused: BTreeSet<u64>,
+    /// Connections that are lost unless their peer acknowledges something in time.
+    suspects: BTreeSet<u64>,
     /// Connections that an end leaves.
     closing: BTreeSet<u64>,
 }
@@ -226,7 +226,7 @@ impl Endpoint {
             removed: Vec::new(),
             incomplete: HashMap::new(),
             repairs: Repairs::default(),
-            refused: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             closing: BTreeSet::new(),
         }
     }
@@ -321,10 +321,9 @@ impl Endpoint {
                 if let Some(conn) = self.connections.get_mut(&handle) {
                     conn.inner.handle_event(event);
                     conn.refused = None;
-                    conn.note_acks(now);
+                    self.on_heard(handle, now);
                     self.touch(handle);
                     self.drain(handle);
-                    self.end_useless(handle, now);
                 }
                 (None, None)
             }
@@ -405,7 +404,7 @@ impl Endpoint {
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
         self.complete_paused(now);
-        self.end_refused(now);
+        self.end_suspects(now);
         self.close_left(now);
         let at = self.instant(now);
         self.sending.resume(at);
@@ -429,7 +428,7 @@ impl Endpoint {
         let timer = timer.into_iter().chain(self.sending.deadline()).min();
         let timer = timer.map(|due| base + due.saturating_duration_since(epoch));
         let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
-        pauses.chain(timer).chain(self.refused_until()).min()
+        pauses.chain(timer).chain(self.suspected_until()).min()
     }
 
     /// Whether a connection carries new flows: open, and not silent about what was

@@ -277,6 +277,38 @@ fn connection_of_one_direction_is_lost_in_time() {
     }
 }
 
+// promise: K21
+#[test]
+fn short_outage_of_one_direction_ends_no_connection() {
+    for (blocked, outage) in [0, 1]
+        .into_iter()
+        .flat_map(|end| [(end, 1_000), (end, 4_000)])
+    {
+        let mut network = Network::new(|_, _| false);
+        network.run_until("up", Network::is_up);
+        let stream = network.ends[0].open(network.dialed, 5).unwrap();
+        network.ends[0].write(stream, b"request").unwrap();
+        network.run_until("opened", |network| network.opened().is_some());
+        let accepted = network.opened().unwrap();
+        let start = network.now;
+        network.loses = Box::new(move |to, _| to != blocked);
+        while network.now < start + ms(20_000) {
+            if network.now >= start + ms(outage) {
+                network.loses = Box::new(|_, _| false);
+            }
+            for (end, stream) in [(0, stream), (1, accepted)] {
+                let _ = network.ends[end].write(stream, b"more");
+                let _ = network.ends[end].read(stream, &mut [0; 1_000]);
+            }
+            network.turn();
+        }
+        assert!(
+            !network.is_lost(0) && !network.is_lost(1),
+            "{blocked}: {outage} ms"
+        );
+    }
+}
+
 /// Short messages still pass, so only a stream with more shows that the path is too narrow.
 // promise: K21
 #[test]

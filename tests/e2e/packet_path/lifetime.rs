@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -224,6 +225,72 @@ fn teardown_resets_open_flows() {
         expect_reset(&mut pair.server);
     }
     assert!(place.pins().is_empty());
+}
+
+// promise: PK9
+/// Connections that are opened while `teardown` works, right after the node's death, end or work; those
+/// behind it are forwarded.
+#[test]
+fn connections_opened_during_teardown_do_not_hang() {
+    let place = Place::new();
+    let (network, listener, mut node, _pairs) = testbed(&place);
+    let host = network.node(0);
+    node.kill().expect("it runs");
+    let mut opened = Vec::new();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| place.run(host, "teardown"));
+        while !work.is_finished() {
+            let dialed = dial(network.client(), target(&network, Family::V4, &listener));
+            opened.extend(dialed.ok());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    listener.set_nonblocking(true).expect("an open socket");
+    while listener.accept().is_ok() {}
+    listener.set_nonblocking(false).expect("an open socket");
+    for _ in 0..20 {
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        pair.close_client_first();
+    }
+    // Those of which the server knows are closed by now.
+    for mut client in opened {
+        client.set_read_timeout(Some(SOON)).expect("an open socket");
+        let read = client.write(b"x").and_then(|_| client.read(&mut [0]));
+        let hangs = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        assert!(!read.as_ref().is_err_and(hangs), "{read:?}");
+    }
+}
+
+// promise: PK9
+/// Flows whose ends have both sent a FIN while data is missing, and whose server has not answered.
+#[test]
+fn teardown_resets_unfinished_flows() {
+    let place = Place::new();
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let mut node = place.start(network.node(0));
+    until_ready(&network, &node, &listener);
+    let [mut finished, _] = open(&network, &node, &listener);
+    let lost = "tcp sport 80 tcp flags & fin == 0 meta length > 200 drop";
+    firewall(network.client(), "lost", &[("input", lost)]);
+    finished
+        .client
+        .shutdown(Shutdown::Write)
+        .expect("it is open");
+    expect_end(&mut finished.server);
+    finished.server.write_all(&[7; 1000]).expect("it is open");
+    drop(finished.server);
+    let silent = [("input", "tcp flags & syn == syn drop")];
+    firewall(network.server(), "silent", &silent);
+    let to = target(&network, Family::V4, &listener);
+    let mut unanswered = dial(network.client(), to).expect("the node answers");
+    node.kill().expect("it runs");
+    place.run(network.node(0), "teardown");
+    remove_firewall(network.client(), "lost");
+    remove_firewall(network.server(), "silent");
+    expect_reset(&mut finished.client);
+    expect_reset(&mut unanswered);
 }
 
 // promise: PK2

@@ -198,24 +198,29 @@ impl Orphans {
         }
     }
 
-    /// Resets both ends of each open flow, as far as they can be reached within a second. Without the
-    /// programs they would wait for each other until they give up. Returns how many flows there were.
+    /// Takes no more flows, and resets both ends of those that there are, as far as they can be reached
+    /// within a second. Without the programs they would wait for each other until they give up. Returns
+    /// how many were open.
     ///
     /// # Errors
     /// The flow table cannot be read.
     pub fn abort(&self) -> io::Result<usize> {
-        let open = sweep::open_flows(&self.flows)?;
+        sweep::take_no_more(self.sweep.as_fd())?;
+        let mut open = 0;
         for round in 0..RESETS {
-            if round > 0 && !open.is_empty() {
+            // Anew: a SYN may have been in a program's hands.
+            let flows = sweep::unfinished(&self.flows)?;
+            open = open.max(flows.open);
+            if round > 0 && !flows.keys.is_empty() {
                 thread::sleep(RESET_INTERVAL);
             }
             self.bury();
-            for key in sweep::each(&open) {
+            for key in sweep::each(&flows.keys) {
                 // The next round tries again.
                 let _ = sweep::run_on_flow(self.abort.as_fd(), key);
             }
         }
-        Ok(sweep::each(&open).count())
+        Ok(open)
     }
 
     fn are_mine(&self) -> bool {
@@ -224,12 +229,22 @@ impl Orphans {
 }
 
 /// Removes the pins of the packet path of a network namespace. Flows that [`Orphans::abort`] has not
-/// reset stall.
+/// reset stall. Nothing passes the programs any more when this returns.
 ///
 /// # Errors
 /// The pins cannot be removed. That there are none is no error.
 pub fn remove_packet_pins(netns: u64) -> io::Result<bool> {
-    match fs::remove_dir_all(of_namespace(netns)) {
+    let directory = of_namespace(netns);
+    // Without its pin the kernel detaches a link some time later.
+    for layout in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        for pin in fs::read_dir(layout.path()).into_iter().flatten().flatten() {
+            if let Ok(pinned) = sys::pinned(&pin.path()) {
+                // Fails for what is no link.
+                let _ = sys::detach_link(pinned.as_fd());
+            }
+        }
+    }
+    match fs::remove_dir_all(directory) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

@@ -31,12 +31,16 @@ const KEYS_AT: usize = 14;
 const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 /// `PACKET_OPEN`
 const OPEN: u32 = 4;
+/// From `PACKET_ANSWERED` to `PACKET_OPEN`, and `PACKET_ABORTED`
+const ANSWERED: [u32; 5] = [1, 2, 3, OPEN, 7];
 /// `PACKET_FIN_CLIENT`, `PACKET_FIN_SERVER`
 const FINS: u32 = 1 | 2;
 /// No open flow ends sooner, unless both ends have closed it (`IDLE_NS`).
 const IDLE_MIN: Duration = Duration::from_hours(2);
-/// What the keeper of a living node passes to the sweep in `cb[0]`.
+/// What the keeper of a living node passes to the sweep in `cb[0]` (`SWEEP_ALIVE`), and who ends the packet
+/// path (`SWEEP_LAST`).
 const ALIVE: u32 = 1;
+const LAST: u32 = 2;
 /// Return value of the sweep: the flows that are left, and above these bits those that are due.
 const LEFT_BITS: u32 = 16;
 
@@ -126,6 +130,11 @@ pub(super) fn show_life(program: BorrowedFd<'_>) -> io::Result<()> {
     run(program, &[0; KEY_BYTES], ALIVE).map(drop)
 }
 
+/// Has the programs take no more flows.
+pub(super) fn take_no_more(program: BorrowedFd<'_>) -> io::Result<()> {
+    run(program, &[0; KEY_BYTES], LAST).map(drop)
+}
+
 /// Runs the sweep on keys.
 fn run(program: BorrowedFd<'_>, keys: &[u8], alive: u32) -> io::Result<u32> {
     let mut context = [0; CONTEXT_WORDS];
@@ -140,26 +149,39 @@ pub(super) fn each(keys: &[u8]) -> impl Iterator<Item = &[u8]> {
     keys.chunks_exact(KEY_BYTES)
 }
 
-/// The keys of open flows that no end has ended.
-pub(super) fn open_flows(flows: &Map) -> io::Result<Vec<u8>> {
+/// Flows whose ends may wait for each other.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    pub(super) keys: Vec<u8>,
+    /// Those that neither both ends nor a reset has ended.
+    pub(super) open: usize,
+}
+
+pub(super) fn unfinished(flows: &Map) -> io::Result<Unfinished> {
     let mut keys = vec![0; BATCH * KEY_BYTES];
     let mut values = vec![0; BATCH * VALUE_BYTES];
-    let (mut open, mut cursor) = (Vec::new(), None);
+    let (mut found, mut cursor) = (Unfinished::default(), None);
     loop {
         let batch = sys::look_up_batch(flows.as_fd(), cursor, &mut keys, &mut values, BATCH)?;
         let pairs = each(&keys).zip(values.chunks_exact(VALUE_BYTES));
-        let is_open = |value: &[u8]| {
-            whole::<types::packet_flow>(value)
-                .is_some_and(|flow| flow.state == OPEN && flow.ended < FINS)
-        };
-        for (key, _) in pairs.take(batch.count).filter(|(_, value)| is_open(value)) {
-            open.extend_from_slice(key);
+        for (key, value) in pairs.take(batch.count) {
+            if let Some(flow) = whole::<types::packet_flow>(value).filter(is_unfinished) {
+                found.keys.extend_from_slice(key);
+                found.open += usize::from(flow.ended < FINS);
+            }
         }
         cursor = batch.next;
         if cursor.is_none() {
-            return Ok(open);
+            return Ok(found);
         }
     }
+}
+
+/// Whether its client has an answer, and one of the ends may still wait for the other.
+fn is_unfinished(flow: &types::packet_flow) -> bool {
+    let is_all_acked = flow.client_ack == flow.server_next && flow.server_ack == flow.client_next;
+    let is_over = flow.ended & FINS == FINS && is_all_acked;
+    ANSWERED.contains(&flow.state) && !is_over
 }
 
 /// Runs a program that sends something on behalf of one flow. Returns what it returns.

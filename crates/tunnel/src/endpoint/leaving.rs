@@ -11,10 +11,10 @@ use crate::stream::discard;
 
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
-/// How long the peer may send without an ACK of anything new. A peer to which nothing comes sends for 15 s,
-/// every 4 s at least. After an outage of both directions, this end sends within 4 s too.
-const ONE_WAY_MAX: Duration = Duration::from_secs(5);
-
+/// How long the peer may leave unacknowledged what is sent after it has sent something itself. What is lost is
+/// sent again at twice the interval each time, so outages of this direction of half as long end no
+/// connection.
+const ONE_WAY_MAX: Duration = Duration::from_secs(9);
 /// How long only packets may be acknowledged that are shorter than those that QUIC needs.
 const NARROW_MAX: Duration = Duration::from_secs(5);
 
@@ -60,17 +60,11 @@ impl Conn {
         };
     }
 
-    /// Whether it carries nothing any more, although what the peer sends arrives: either the peer has long
-    /// acknowledged nothing, or only short packets, since the path has become narrower than 1200 bytes.
-    fn is_useless(&self, now: Duration) -> bool {
-        let one_way = self.one_way_since.map(|since| now.saturating_sub(since));
-        let is_one_way = one_way.is_some_and(|lasted| lasted > ONE_WAY_MAX);
-        !self.is_lost && self.is_up && (is_one_way || self.is_narrow(now))
-    }
-
+    /// Whether only short packets have been acknowledged for long: the path has become narrower than 1200
+    /// bytes.
     fn is_narrow(&self, now: Duration) -> bool {
         let narrow = self.narrow_since.map(|since| now.saturating_sub(since));
-        narrow.is_some_and(|lasted| lasted > NARROW_MAX)
+        !self.is_lost && narrow.is_some_and(|lasted| lasted > NARROW_MAX)
     }
 
     /// Whether the peer has not acknowledged for long what was sent.
@@ -96,10 +90,14 @@ impl Conn {
         self.is_lost || is_done && theirs.is_some_and(|id| discard(&mut self.inner, id))
     }
 
-    /// When it is lost unless its peer answers.
-    fn refused_until(&self) -> Option<Duration> {
-        let since = self.refused.filter(|_| !self.is_lost)?;
-        Some(since + self.patience())
+    /// When it is lost, and why, unless its peer acknowledges something.
+    fn lost_at(&self) -> Option<(Duration, LostReason)> {
+        let refused = self.refused.map(|since| since + self.patience());
+        let one_way = self.one_way_since.map(|since| since + ONE_WAY_MAX);
+        let refused = refused.map(|at| (at, LostReason::Refused));
+        let one_way = one_way.map(|at| (at, LostReason::TimedOut));
+        let first = refused.into_iter().chain(one_way).min_by_key(|(at, _)| *at);
+        first.filter(|_| !self.is_lost)
     }
 }
 
@@ -171,54 +169,66 @@ impl Endpoint {
         if conn.refused.is_none() {
             conn.refused = Some(now);
             conn.inner.ping();
-            self.refused.insert(connection);
+            self.suspects.insert(connection);
             self.touch(handle);
         }
     }
 
-    /// Ends a connection by which this end reaches its peer no more, or with short packets only. Others with
-    /// the peer of a narrow path take no more flows: they have no full packets, or end so too.
-    pub(super) fn end_useless(&mut self, handle: ConnectionHandle, now: Duration) {
-        let conn = self.connections.get(&handle);
-        let Some(conn) = conn.filter(|conn| conn.is_useless(now)) else {
+    /// A datagram of a connection has come.
+    pub(super) fn on_heard(&mut self, handle: ConnectionHandle, now: Duration) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
             return;
         };
-        let (connection, peer, is_narrow) = (conn.number, conn.peer, conn.is_narrow(now));
+        conn.note_acks(now);
+        if conn.one_way_since.is_some() {
+            self.suspects.insert(conn.number);
+        }
+        if conn.is_narrow(now) {
+            self.end_narrow(handle, now);
+        }
+    }
+
+    /// Ends a connection that carries short packets only. Others with its peer take no more flows: they have
+    /// no full packets, or end so too.
+    fn end_narrow(&mut self, handle: ConnectionHandle, now: Duration) {
+        let Some(conn) = self.connections.get(&handle) else {
+            return;
+        };
+        let (connection, peer) = (conn.number, conn.peer);
         self.on_lost(handle, LostReason::TimedOut);
         self.disconnect(connection, now);
         let all = self.connections.values();
-        let others = all.filter(|conn| is_narrow && conn.is_up && conn.peer == peer);
+        let others = all.filter(|conn| conn.is_up && conn.peer == peer);
         for connection in others.map(|conn| conn.number).collect::<Vec<_>>() {
             self.go_away(connection);
             self.events.push_back(Event::GoingAway { connection });
         }
     }
 
-    /// Ends connections whose peer has not answered since its host reported that it is not there.
-    pub(super) fn end_refused(&mut self, now: Duration) {
-        for connection in self.refused.clone() {
-            let due = self.conn(connection).and_then(Conn::refused_until);
-            match due {
-                Some(due) if due <= now => {
-                    self.refused.remove(&connection);
+    /// Ends connections whose peer has not answered in time.
+    pub(super) fn end_suspects(&mut self, now: Duration) {
+        for connection in self.suspects.clone() {
+            match self.conn(connection).and_then(Conn::lost_at) {
+                Some((due, _)) if due > now => {}
+                Some((_, reason)) => {
+                    self.suspects.remove(&connection);
                     if let Some(handle) = self.handles.get(&connection) {
-                        self.on_lost(*handle, LostReason::Refused);
+                        self.on_lost(*handle, reason);
                     }
                     self.disconnect(connection, now);
                 }
-                Some(_) => {}
                 None => {
-                    self.refused.remove(&connection);
+                    self.suspects.remove(&connection);
                 }
             }
         }
     }
 
-    /// When [`Self::end_refused`] has something to do.
-    pub(super) fn refused_until(&self) -> Option<Duration> {
-        let refused = self.refused.iter();
-        let due = refused.filter_map(|one| self.conn(*one).and_then(Conn::refused_until));
-        due.min()
+    /// When [`Self::end_suspects`] has something to do.
+    pub(super) fn suspected_until(&self) -> Option<Duration> {
+        let suspects = self.suspects.iter();
+        let due = suspects.filter_map(|one| self.conn(*one).and_then(Conn::lost_at));
+        due.map(|(at, _)| at).min()
     }
 
     /// Closes the connections that both ends leave and that have no more streams.
