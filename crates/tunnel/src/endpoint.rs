@@ -146,7 +146,7 @@ pub struct Endpoint {
     incomplete: HashMap<Stream, Option<Duration>>,
     repairs: Repairs,
     /// Connections that are lost unless their peer acknowledges something in time.
-    suspects: BTreeSet<u64>,
+    unanswered: BTreeSet<u64>,
     /// Connections that an end leaves.
     closing: BTreeSet<u64>,
 }
@@ -226,7 +226,7 @@ impl Endpoint {
             removed: Vec::new(),
             incomplete: HashMap::new(),
             repairs: Repairs::default(),
-            suspects: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
             closing: BTreeSet::new(),
         }
     }
@@ -321,7 +321,7 @@ impl Endpoint {
                 if let Some(conn) = self.connections.get_mut(&handle) {
                     conn.inner.handle_event(event);
                     conn.refused = None;
-                    self.on_heard(handle, now);
+                    self.on_received(handle, now);
                     self.touch(handle);
                     self.drain(handle);
                 }
@@ -404,7 +404,7 @@ impl Endpoint {
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
         self.complete_paused(now);
-        self.end_suspects(now);
+        self.end_unanswered(now);
         self.close_left(now);
         let at = self.instant(now);
         self.sending.resume(at);
@@ -428,7 +428,7 @@ impl Endpoint {
         let timer = timer.into_iter().chain(self.sending.deadline()).min();
         let timer = timer.map(|due| base + due.saturating_duration_since(epoch));
         let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
-        pauses.chain(timer).chain(self.suspected_until()).min()
+        pauses.chain(timer).chain(self.unanswered_until()).min()
     }
 
     /// Whether a connection carries new flows: open, and not silent about what was

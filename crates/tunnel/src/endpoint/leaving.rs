@@ -169,19 +169,19 @@ impl Endpoint {
         if conn.refused.is_none() {
             conn.refused = Some(now);
             conn.inner.ping();
-            self.suspects.insert(connection);
+            self.unanswered.insert(connection);
             self.touch(handle);
         }
     }
 
     /// A datagram of a connection has come.
-    pub(super) fn on_heard(&mut self, handle: ConnectionHandle, now: Duration) {
+    pub(super) fn on_received(&mut self, handle: ConnectionHandle, now: Duration) {
         let Some(conn) = self.connections.get_mut(&handle) else {
             return;
         };
         conn.note_acks(now);
         if conn.one_way_since.is_some() {
-            self.suspects.insert(conn.number);
+            self.unanswered.insert(conn.number);
         }
         if conn.is_narrow(now) {
             self.end_narrow(handle, now);
@@ -206,28 +206,28 @@ impl Endpoint {
     }
 
     /// Ends connections whose peer has not answered in time.
-    pub(super) fn end_suspects(&mut self, now: Duration) {
-        for connection in self.suspects.clone() {
+    pub(super) fn end_unanswered(&mut self, now: Duration) {
+        for connection in self.unanswered.clone() {
             match self.conn(connection).and_then(Conn::lost_at) {
                 Some((due, _)) if due > now => {}
                 Some((_, reason)) => {
-                    self.suspects.remove(&connection);
+                    self.unanswered.remove(&connection);
                     if let Some(handle) = self.handles.get(&connection) {
                         self.on_lost(*handle, reason);
                     }
                     self.disconnect(connection, now);
                 }
                 None => {
-                    self.suspects.remove(&connection);
+                    self.unanswered.remove(&connection);
                 }
             }
         }
     }
 
-    /// When [`Self::end_suspects`] has something to do.
-    pub(super) fn suspected_until(&self) -> Option<Duration> {
-        let suspects = self.suspects.iter();
-        let due = suspects.filter_map(|one| self.conn(*one).and_then(Conn::lost_at));
+    /// When [`Self::end_unanswered`] has something to do.
+    pub(super) fn unanswered_until(&self) -> Option<Duration> {
+        let unanswered = self.unanswered.iter();
+        let due = unanswered.filter_map(|one| self.conn(*one).and_then(Conn::lost_at));
         due.map(|(at, _)| at).min()
     }
 
