@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::ends::{Job, Servers};
-use super::{AFTER, Args, BEFORE, CONFIG, DIRECTIONS, RATIO, times_of_leaving, transfer};
+use super::{Args, CONFIG, DIRECTIONS, times_of_leaving, transfer};
 use crate::link::Link;
 use crate::network::{Family, Network};
 use crate::node::Node;
@@ -25,6 +25,10 @@ const GROWTH: &str = "growth";
 const BEFORE_SECONDS: f64 = 1.0;
 const AFTER_SECONDS: Range<u8> = 1..9;
 const LOWEST: &str = "lowest second";
+/// Quantities of their own: the chart is of the other transfers.
+const BEFORE: &str = "BBR's rate before";
+const AFTER: &str = "BBR's rate after";
+const RATIO: &str = "BBR's rate after/before";
 
 /// Measures all, and adds the results.
 pub(super) fn measure(args: &Args, record: &mut Record) -> Result<()> {
