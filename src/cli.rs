@@ -95,7 +95,7 @@ enum Verb {
         /// Keep the kernel settings that setup --tune changed
         #[arg(long)]
         keep_tuning: bool,
-        /// Keep open flows of the packet path, which the node's guard looks after
+        /// Keep open flows of the packet path, which the node's guard looks after, instead of resetting them
         #[arg(long)]
         keep_flows: bool,
         /// Print JSON

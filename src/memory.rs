@@ -52,8 +52,8 @@ impl Heap {
         }
         self.looked = Some(now);
         let heap = heap();
-        // What was given back counts as free, so it may not be resident. To read that, an idle node
-        // would need code that it uses for nothing else.
+        // Free bytes may have been given back, so the resident ones decide. They are read last:
+        // that maps code which an idle node needs for nothing else.
         let is_free = heap.free > FREE_MAX
             && resident_bytes().is_some_and(|resident| resident - heap.used > FREE_MAX);
         if is_free && self.was_free {

@@ -2,7 +2,7 @@
 //! Hops over QUIC: flows as streams of the connections of two nodes.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -139,9 +139,7 @@ fn datagrams_have_the_mark() {
         for node in [0, 1] {
             firewall(network.node(node), "marks", &[("output", count)]);
         }
-        let nodes = start(&network, "early", family);
-        until_up(&nodes);
-        let listener = listen(network.server(), PORT);
+        let (nodes, listener) = ready(&network, "early", family);
         let mut pair = Pair::open(&network, family, &listener);
         pair.check();
         assert_eq!(counter(&nodes[0], "hops_quic"), 1, "{family}");
@@ -189,6 +187,13 @@ fn until_up(nodes: &[Node]) {
     for node in nodes {
         until("tunnels are up", || counter(node, "tunnels_up") == 2);
     }
+}
+
+/// Nodes with tunnels, and a listener of the server.
+fn ready(network: &Network, mode: &str, family: Family) -> (Vec<Node>, TcpListener) {
+    let nodes = start(network, mode, family);
+    until_up(&nodes);
+    (nodes, listen(network.server(), PORT))
 }
 
 fn far(loss: f64) -> Network {
@@ -253,9 +258,7 @@ fn flows_take_streams() {
 fn bytes_cross_a_lossy_hop() {
     let network = far(0.05);
     for family in Family::ALL {
-        let nodes = start(&network, "early", family);
-        until_up(&nodes);
-        let listener = listen(network.server(), PORT);
+        let (nodes, listener) = ready(&network, "early", family);
         let mut pair = Pair::open(&network, Family::V4, &listener);
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| at.to_le_bytes()[0]).collect();
         transfer(&mut pair.client, &mut pair.server, &bytes);
@@ -273,9 +276,7 @@ fn bytes_cross_a_lossy_hop() {
 fn lost_bytes_follow_from_repair_symbols() {
     let network = far(0.05);
     for family in Family::ALL {
-        let nodes = start(&network, "early", family);
-        until_up(&nodes);
-        let listener = listen(network.server(), PORT);
+        let (nodes, listener) = ready(&network, "early", family);
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|at| at.to_le_bytes()[0]).collect();
         // The first ones show how much the path loses.
         for length in [bytes.len(); 3].into_iter().chain([100_000; 12]) {
@@ -293,9 +294,7 @@ fn lost_bytes_follow_from_repair_symbols() {
 #[test]
 fn half_closed_flow_goes_on() {
     let network = far(0.0);
-    let nodes = start(&network, "late", Family::V6);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "late", Family::V6);
     let mut pair = Pair::open(&network, Family::V6, &listener);
     pair.client.shutdown(Shutdown::Write).unwrap();
     expect_end(&mut pair.server);
@@ -310,9 +309,7 @@ fn half_closed_flow_goes_on() {
 #[test]
 fn resets_pass_both_ways() {
     let network = far(0.02);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     reset(pair.client);
@@ -451,9 +448,7 @@ fn hops_that_lose_give_way_to_tunnels() {
 #[test]
 fn killed_peer_resets_its_flows() {
     let network = far(0.0);
-    let mut nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (mut nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     nodes[1].kill().expect("it can be killed");
@@ -543,9 +538,7 @@ fn blocked_udp_leaves_tcp() {
 #[test]
 fn udp_blocked_in_mid_run() {
     let network = far(0.0);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     firewall(network.node(1), "blocked", NO_UDP);
@@ -575,9 +568,7 @@ fn udp_blocked_in_mid_run() {
 #[test]
 fn narrow_path_leaves_tcp() {
     let network = far(0.0);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     assert_eq!(counter(&nodes[0], "hops_quic"), 1);
@@ -604,9 +595,7 @@ fn narrow_path_leaves_tcp() {
 #[test]
 fn udp_in_one_direction_leaves_tcp() {
     let network = far(0.0);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     let blocked = [("input", "meta l4proto udp drop")];
@@ -629,9 +618,7 @@ fn udp_in_one_direction_leaves_tcp() {
 #[test]
 fn rejected_packets_end_no_flow() {
     let network = far(0.0);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     firewall(
@@ -656,9 +643,7 @@ fn rejected_packets_end_no_flow() {
 #[test]
 fn removed_peer_keeps_the_flows_that_it_has() {
     let network = far(0.0);
-    let nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     let whole = member(&network, 1, "early", Family::V4);
@@ -683,9 +668,7 @@ fn removed_peer_keeps_the_flows_that_it_has() {
 fn drained_node_delivers_what_flows_have_sent() {
     let slow = Link::delay(Duration::from_millis(20)).rate(8_000_000);
     let network = network([Link::Veth, slow, Link::Veth]);
-    let mut nodes = start(&network, "early", Family::V4);
-    until_up(&nodes);
-    let listener = listen(network.server(), PORT);
+    let (mut nodes, listener) = ready(&network, "early", Family::V4);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();
     pair.server

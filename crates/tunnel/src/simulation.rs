@@ -89,6 +89,17 @@ impl Network {
         }
     }
 
+    /// Without loss so far, with a stream of the dialer, which has sent a request: at both ends.
+    fn with_stream() -> (Self, Stream, Stream) {
+        let mut network = Self::new(|_, _| false);
+        network.run_until("up", Self::is_up);
+        let stream = network.ends[0].open(network.dialed, 5).unwrap();
+        network.ends[0].write(stream, b"request").unwrap();
+        network.run_until("opened", |network| network.opened().is_some());
+        let accepted = network.opened().unwrap();
+        (network, stream, accepted)
+    }
+
     /// One turn of both event loops.
     fn turn(&mut self) {
         self.now += TURN;
@@ -132,6 +143,11 @@ impl Network {
             assert!(self.now < until, "not {what}");
             self.turn();
         }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        self.run_until("later", |network| network.now >= until);
     }
 
     fn is_up(&self) -> bool {
@@ -254,12 +270,7 @@ fn silence_makes_a_connection_unusable_then_lost() {
 #[test]
 fn connection_of_one_direction_is_lost_in_time() {
     for blocked in [0, 1] {
-        let mut network = Network::new(|_, _| false);
-        network.run_until("up", Network::is_up);
-        let stream = network.ends[0].open(network.dialed, 5).unwrap();
-        network.ends[0].write(stream, b"request").unwrap();
-        network.run_until("opened", |network| network.opened().is_some());
-        let accepted = network.opened().unwrap();
+        let (mut network, stream, accepted) = Network::with_stream();
         network.loses = Box::new(move |to, _| to != blocked);
         let start = network.now;
         // Both ends send all the time.
@@ -284,12 +295,7 @@ fn short_outage_of_one_direction_ends_no_connection() {
         .into_iter()
         .flat_map(|end| [(end, 1_000), (end, 4_000)])
     {
-        let mut network = Network::new(|_, _| false);
-        network.run_until("up", Network::is_up);
-        let stream = network.ends[0].open(network.dialed, 5).unwrap();
-        network.ends[0].write(stream, b"request").unwrap();
-        network.run_until("opened", |network| network.opened().is_some());
-        let accepted = network.opened().unwrap();
+        let (mut network, stream, accepted) = Network::with_stream();
         let start = network.now;
         network.loses = Box::new(move |to, _| to != blocked);
         while network.now < start + ms(20_000) {
@@ -313,17 +319,11 @@ fn short_outage_of_one_direction_ends_no_connection() {
 // promise: K21
 #[test]
 fn connection_of_a_path_that_becomes_narrow_is_lost() {
-    let mut network = Network::new(|_, _| false);
-    network.run_until("up", Network::is_up);
-    let stream = network.ends[0].open(network.dialed, 5).unwrap();
-    network.ends[0].write(stream, b"request").unwrap();
-    network.run_until("opened", |network| network.opened().is_some());
-    let accepted = network.opened().unwrap();
+    let (mut network, stream, accepted) = Network::with_stream();
     network.width = 1_100;
     for _ in 0..60 {
         network.ends[0].write(stream, &[7; 900]).unwrap();
-        let until = network.now + ms(500);
-        network.run_until("some time", |network| network.now >= until);
+        network.run_for(ms(500));
         while network.ends[1].read(accepted, &mut [0; 2_000]).is_ok() {}
     }
     assert!(!network.is_lost(0) && !network.is_lost(1));
@@ -339,17 +339,11 @@ fn connection_of_a_path_that_becomes_narrow_is_lost() {
 #[test]
 fn outage_of_both_directions_ends_no_connection() {
     for (first, second) in (0..11).flat_map(|all| (0..all).map(move |part| (part, all - part))) {
-        let mut network = Network::new(|_, _| false);
-        network.run_until("up", Network::is_up);
-        let stream = network.ends[0].open(network.dialed, 5).unwrap();
-        network.ends[0].write(stream, b"request").unwrap();
-        network.run_until("opened", |network| network.opened().is_some());
-        let accepted = network.opened().unwrap();
+        let (mut network, stream, accepted) = Network::with_stream();
         network.loses = Box::new(|_, _| true);
         for (end, stream, seconds) in [(0, stream, first), (1, accepted, second)] {
             network.ends[end].write(stream, b"in the outage").unwrap();
-            let until = network.now + Duration::from_secs(seconds);
-            network.run_until("outage", |network| network.now >= until);
+            network.run_for(Duration::from_secs(seconds));
         }
         network.loses = Box::new(|_, _| false);
         let until = network.now + Duration::from_secs(20);
@@ -404,8 +398,7 @@ fn successor_resets_the_connections_of_a_dead_endpoint() {
 fn idle_connection_stays_usable() {
     let mut network = Network::new(|_, _| false);
     network.run_until("up", Network::is_up);
-    let until = network.now + Duration::from_secs(60);
-    network.run_until("a minute later", |network| network.now >= until);
+    network.run_for(Duration::from_secs(60));
     assert!(network.ends[0].is_usable(network.dialed, network.now));
     assert!(!network.is_lost(0) && !network.is_lost(1));
 }

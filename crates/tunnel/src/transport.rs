@@ -27,8 +27,8 @@ const STREAMS_MAX: u32 = 4096;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(15);
 /// Interval of the keep-alives of a connection without flows.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// Packets that may arrive without an ACK, and for how long (draft-ietf-quic-ack-frequency). One for every
-/// second packet, as otherwise, is a tenth of a node's CPU time.
+/// Packets that may arrive without an ACK, and for how long (draft-ietf-quic-ack-frequency). ACKs of every
+/// second packet, the default, cost both nodes CPU time.
 const UNACKED_PACKETS: VarInt = VarInt::from_u32(8);
 const ACK_DELAY: Duration = Duration::from_millis(5);
 /// Bytes of repair symbols that wait to be sent, or to be taken.

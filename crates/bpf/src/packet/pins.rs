@@ -208,12 +208,12 @@ impl Orphans {
         sweep::take_no_more(self.sweep.as_fd())?;
         let mut open = 0;
         for round in 0..RESETS {
-            // Anew: a SYN may have been in a program's hands.
-            let flows = sweep::unfinished(&self.flows)?;
-            open = open.max(flows.open);
-            if round > 0 && !flows.keys.is_empty() {
+            if round > 0 {
                 thread::sleep(RESET_INTERVAL);
             }
+            // Anew each time: a program may have had a SYN in hand.
+            let flows = sweep::unfinished(&self.flows)?;
+            open = open.max(flows.open);
             self.bury();
             for key in sweep::each(&flows.keys) {
                 // The next round tries again.

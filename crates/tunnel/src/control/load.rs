@@ -95,7 +95,7 @@ impl Load {
         (self.acks.load(Relaxed), self.is_limited.load(Relaxed))
     }
 
-    /// Full packets acknowledged so far, and whether some were sent since the last of them.
+    /// Full packets acknowledged so far, and whether enough were sent since the last of them to expect another.
     pub(crate) fn full_packets(&self) -> (u64, bool) {
         let unacked = self.full_unacked.load(Relaxed);
         (self.full_acked.load(Relaxed), unacked >= FULL_UNACKED_MIN)

@@ -3,21 +3,11 @@
 
 use super::*;
 
-/// Two ends whose connection is up, with a stream over which a byte has come.
+/// As [`Network::with_stream`], and the request was read.
 fn with_a_stream() -> (Network, Stream, Stream) {
-    let mut network = Network::new(|_, _| false);
-    network.run_until("up", Network::is_up);
-    let stream = network.ends[0].open(network.dialed, 7).unwrap();
-    network.ends[0].write(stream, b"a").unwrap();
-    network.run_until("opened", |network| network.opened().is_some());
-    let accepted = network.opened().unwrap();
-    assert_eq!(network.ends[1].read(accepted, &mut [0; 9]).unwrap(), 1);
+    let (mut network, stream, accepted) = Network::with_stream();
+    assert_eq!(network.ends[1].read(accepted, &mut [0; 9]).unwrap(), 7);
     (network, stream, accepted)
-}
-
-fn run_for(network: &mut Network, time: Duration) {
-    let until = network.now + time;
-    network.run_until("later", |network| network.now >= until);
 }
 
 // promise: K21
@@ -26,7 +16,7 @@ fn report_of_a_port_that_is_closed_is_verified() {
     let (mut network, ..) = with_a_stream();
     for _ in 0..3 {
         network.ends[0].on_refused(network.dialed, network.now);
-        run_for(&mut network, ms(2000));
+        network.run_for(ms(2000));
         assert!(!network.is_lost(0), "the peer has answered");
     }
     let start = network.now;
@@ -44,7 +34,7 @@ fn retired_connection_ends_after_its_streams() {
     network.ends[1].retire(accepted.connection, now);
     let late = network.ends[0].open(network.dialed, 8).unwrap();
     network.ends[0].write(late, b"late").unwrap();
-    run_for(&mut network, ms(1000));
+    network.run_for(ms(1000));
     let reset = network.ends[0].read(late, &mut [0; 9]).unwrap_err();
     assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
     assert!(!network.is_lost(0), "the first one is open");
@@ -52,7 +42,7 @@ fn retired_connection_ends_after_its_streams() {
     network.ends[1].finish(accepted).unwrap();
     network.ends[0].finish(stream).unwrap();
     network.ends[1].close(accepted, 0);
-    run_for(&mut network, ms(1000));
+    network.run_for(ms(1000));
     let mut bytes = vec![0; 60_000];
     let mut got = 0;
     while let Ok(count @ 1..) = network.ends[0].read(stream, &mut bytes[got..]) {
@@ -73,7 +63,7 @@ fn connection_is_left_after_both_ends_have_read_all() {
     network.ends[0].finish(stream).unwrap();
     network.ends[0].close(stream, 0);
     network.ends[0].go_away(network.dialed);
-    run_for(&mut network, ms(3000));
+    network.run_for(ms(3000));
     assert!(!network.ends[0].is_over(), "the peer has not read it");
     let mut bytes = vec![0; 60_000];
     assert_eq!(network.ends[1].read(accepted, &mut bytes).unwrap(), 50_000);
@@ -89,10 +79,10 @@ fn reset_after_the_end_delivers_no_more() {
     network.loses = Box::new(|end, _| end == 1);
     network.ends[0].write(stream, b"request").unwrap();
     network.ends[0].finish(stream).unwrap();
-    run_for(&mut network, ms(500));
+    network.run_for(ms(500));
     network.ends[0].reset(stream, 0);
     network.loses = Box::new(|_, _| false);
-    run_for(&mut network, ms(3000));
+    network.run_for(ms(3000));
     let read = network.ends[1].read(accepted, &mut [0; 9]);
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
