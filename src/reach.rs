@@ -9,11 +9,15 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use posthaste_config::Config;
 use posthaste_config::groups::{self, Group};
 
+/// How long a killed process may answer.
+const DYING_MAX: Duration = Duration::from_secs(1);
 /// Mode bits that allow entering a directory: for the group, for all.
 const GROUP_ENTERS: u32 = 0o010;
 const ALL_ENTER: u32 = 0o001;
@@ -45,10 +49,17 @@ pub(crate) fn reach(path: &Path) -> Reached {
     }
 }
 
-/// Fails when a node listens at `path`, or when that is unknown.
+/// Fails when a node listens at `path`, or when that is unknown. A killed process listens until the
+/// kernel has closed its sockets, so a node has to answer for [`DYING_MAX`].
 pub(crate) fn ensure_alone(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    match reach(path) {
+    let until = Instant::now() + DYING_MAX;
+    let mut reached = reach(path);
+    while matches!(reached, Reached::Answered(_)) && Instant::now() < until {
+        thread::sleep(DYING_MAX / 20);
+        reached = reach(path);
+    }
+    match reached {
         Reached::Answered(_) => bail!("another node runs here: it answers at {shown}"),
         Reached::Unknown(why) => bail!("cannot check whether another node runs here: {why}"),
         Reached::Nobody(_) => Ok(()),
