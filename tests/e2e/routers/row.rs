@@ -132,7 +132,8 @@ impl Row {
             if harm.is_empty() {
                 println!("{way}: as without; relayed: {:?}", with.relayed);
             } else {
-                let _ = writeln!(failures, "{way}:\n{harm}{}", with.log);
+                println!("{way}: the end of the node's log:\n{}", with.log);
+                let _ = writeln!(failures, "{way}:\n{harm}");
             }
         }
         assert!(failures.is_empty(), "with a node:\n{failures}");

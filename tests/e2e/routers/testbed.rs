@@ -26,10 +26,12 @@ const NETS: [(&str, u8); 7] = [
 ];
 
 /// Words that differ, for IPv4 and IPv6. Longer ones stand before those that they contain.
-const WORDS: [(&str, &str, &str); 8] = [
+const WORDS: [(&str, &str, &str); 9] = [
     // The length of a prefix of the nets, and that of one address.
     ("/LEN", "/24", "/64"),
     ("/ALL", "/32", "/128"),
+    // An IPv6 address can be used at once only if nobody looks for a duplicate.
+    ("address add", "address add", "address add nodad"),
     // Words of nft.
     ("ICMP", "icmp", "icmpv6"),
     ("ERRORS", "destination-unreachable", "packet-too-big"),
