@@ -51,16 +51,23 @@ impl Conntrack {
         }
     }
 
-    /// Whether a connection that a client has opened with these addresses is tracked and has not ended.
+    /// Whether a connection is tracked, and has not ended, that has these addresses where a client
+    /// opened it, or where its server answers it: NAT may have changed either.
     ///
     /// # Errors
     /// The table cannot be read: once for a kernel that has none, where all later answers are no.
     pub(crate) fn has(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
+        Ok(self.finds(client, server)? || self.finds(server, client)?)
+    }
+
+    /// Whether a direction of an open connection has this source and this destination.
+    fn finds(&mut self, source: SocketAddr, destination: SocketAddr) -> io::Result<bool> {
         let Some(netlink) = &mut self.netlink else {
             return Ok(false);
         };
         let mut is_open = false;
-        match netlink.query(lookup(client, server), |_, body| is_open = !is_over(body)) {
+        let request = lookup(source, destination);
+        match netlink.query(request, |_, body| is_open = !is_over(body)) {
             Ok(()) => Ok(is_open),
             // There is no such connection.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -94,26 +101,26 @@ fn is_passing(error: &io::Error) -> bool {
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-fn lookup(client: SocketAddr, server: SocketAddr) -> Message {
-    let (family, kinds, addresses) = match (client.ip(), server.ip()) {
-        (IpAddr::V4(client), IpAddr::V4(server)) => {
-            let addresses = [client.octets().to_vec(), server.octets().to_vec()];
+fn lookup(source: SocketAddr, destination: SocketAddr) -> Message {
+    let (family, kinds, addresses) = match (source.ip(), destination.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let addresses = [from.octets().to_vec(), to.octets().to_vec()];
             (libc::AF_INET, [1, 2], addresses)
         }
-        (client, server) => {
+        (from, to) => {
             let octets = |ip: IpAddr| match ip {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped().octets().to_vec(),
                 IpAddr::V6(ip) => ip.octets().to_vec(),
             };
-            (libc::AF_INET6, [3, 4], [octets(client), octets(server)])
+            (libc::AF_INET6, [3, 4], [octets(from), octets(to)])
         }
     };
     let addresses = nest(&[(kinds[0], &addresses[0]), (kinds[1], &addresses[1])]);
     let protocol = [libc::IPPROTO_TCP.to_le_bytes()[0]];
     let protocol = nest(&[
         (PROTO_NUM, &protocol),
-        (PROTO_SRC_PORT, &client.port().to_be_bytes()),
-        (PROTO_DST_PORT, &server.port().to_be_bytes()),
+        (PROTO_SRC_PORT, &source.port().to_be_bytes()),
+        (PROTO_DST_PORT, &destination.port().to_be_bytes()),
     ]);
     let body = [family.to_le_bytes()[0], 0, 0, 0];
     Message::new(GET, 0, &body).nested(

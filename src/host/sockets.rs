@@ -116,6 +116,7 @@ impl Destroyer {
         let any = Closed {
             local,
             remote,
+            ifindex: 0,
             cookie: ANY_COOKIE,
         };
         let family = Family::of(local.ip());
@@ -154,7 +155,7 @@ impl Destroyer {
     }
 }
 
-/// `struct inet_diag_sockid`: ports and addresses in network order, no interface, cookie.
+/// `struct inet_diag_sockid`: ports and addresses in network order, interface, cookie.
 fn id_of(closed: &Closed) -> [u8; ID_BYTES] {
     let mut id = [0; ID_BYTES];
     let ends = [closed.local, closed.remote];
@@ -166,6 +167,7 @@ fn id_of(closed: &Closed) -> [u8; ID_BYTES] {
             IpAddr::V6(v6) => address.copy_from_slice(&v6.octets()),
         }
     }
+    id[36..40].copy_from_slice(&closed.ifindex.to_ne_bytes());
     // inet_diag has the cookie as two words of 32 bits, the lower one first.
     let (low, high) = (closed.cookie & 0xffff_ffff, closed.cookie >> 32);
     for (at, half) in [low, high].into_iter().enumerate() {

@@ -207,6 +207,7 @@ fn time_wait_sockets_destroyed() {
             let mut closed = Closed {
                 local: closing.local_addr().unwrap(),
                 remote: closing.peer_addr().unwrap(),
+                ifindex: 0,
                 cookie: socket2::SockRef::from(&closing).cookie().unwrap(),
             };
             close(closing, peer);

@@ -56,6 +56,7 @@ mod transparency;
 mod tryout;
 mod tunnels;
 mod upgrade;
+mod upstream_ports;
 mod validation;
 mod verbs;
 mod warm;

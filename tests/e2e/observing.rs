@@ -208,47 +208,6 @@ fn relays_share_a_pool_of_addresses() {
     }
 }
 
-/// On a host that tracks connections a relay needs a port of its own, and the client may have a forwarded
-/// connection with that port, older than the node or younger.
-// promise: X5
-#[test]
-fn relays_take_no_port_of_a_forwarded_connection() {
-    // The kernel prefers the odd ports of the lower half: four in this range.
-    let network = line();
-    let router = network.node(0);
-    let listener = listen(network.server(), PORT);
-    firewall(router, "stateful", &[("forward", "ct state invalid drop")]);
-    for family in Family::ALL {
-        let to = target(&network, family, &listener);
-        let opened_from = |port| {
-            let from = SocketAddr::new(network.client_address(family), port);
-            let mut pair = Pair::of(dial_from(network.client(), from, to), &listener);
-            pair.check();
-            pair
-        };
-        let older = opened_from(40_003);
-        let node = observing(router, "early");
-        let mut held = [older, opened_from(40_001)];
-        assert!(connect(&network, &node, family, &listener), "{family}");
-        let range = router.sysctl("net.ipv4.ip_local_port_range", "40000 40015");
-        range.expect("a range");
-        for _ in 0..12 {
-            let mut pair = Pair::open(&network, family, &listener);
-            pair.check();
-            let port = pair.seen_by_server().port();
-            assert!(![40_001, 40_003].contains(&port), "{family}: {port}");
-            held.iter_mut().for_each(Pair::check);
-            pair.close_server_first();
-        }
-        assert!(counter(&node, "relays_opened") > 1, "{family}");
-        let range = router.sysctl("net.ipv4.ip_local_port_range", "32768 60999");
-        range.expect("a range");
-        for pair in held {
-            pair.close_client_first();
-        }
-    }
-}
-
 // promise: X7
 #[test]
 fn input_drop_forwards() {

@@ -54,8 +54,8 @@ pub trait Host {
     /// Whether the host tracks connections. With `now` its state is read anew; otherwise a recent
     /// reading may serve.
     fn tracks_connections(&mut self, now: bool) -> bool;
-    /// Whether it tracks a connection that the client has opened with these addresses and that has not
-    /// ended.
+    /// Whether it tracks a connection, not ended, that has these addresses where a client opened it, or
+    /// where its server answers it.
     fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
     /// Destroys what the kernel keeps of these sockets.
     fn destroy(&mut self, closed: &[Closed]);

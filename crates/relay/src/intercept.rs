@@ -143,6 +143,8 @@ pub struct Closed {
     pub local: SocketAddr,
     /// Remote address.
     pub remote: SocketAddr,
+    /// The index of the interface that it is bound to, 0 for none.
+    pub ifindex: u32,
     /// Its `SO_COOKIE`, which distinguishes it from later sockets with the same addresses.
     pub cookie: u64,
 }

@@ -37,8 +37,9 @@ pub(crate) use multipath::{
 };
 pub use options::set_own_congestion;
 pub(crate) use options::{
-    apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, hop_limit_of_client,
-    set_hop_limit, set_impatient, set_pacing, set_quick_ack, set_reset_on_close, set_user_timeout,
+    apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, bound_interface,
+    hop_limit_of_client, set_hop_limit, set_impatient, set_pacing, set_quick_ack,
+    set_reset_on_close, set_user_timeout,
 };
 pub use sockets::{
     SocketSettings, addressed_multipath_listener, explicit_listener, fixed_listener,

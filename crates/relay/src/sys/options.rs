@@ -175,6 +175,12 @@ pub(crate) fn bind_to_interface(socket: &impl AsFd, ifindex: u32) -> io::Result<
     set_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
+/// The interface that a socket is bound to, 0 for none.
+pub(crate) fn bound_interface(socket: &impl AsFd) -> io::Result<u32> {
+    let index: i32 = get_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
+    u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// The TTL or hop limit of the segment that opened an accepted socket. The kernel stores it in the
 /// field for received multicast packets, which TCP does not use (`tcp_v4_syn_recv_sock`,
 /// `tcp_v6_syn_recv_sock`).

@@ -51,6 +51,7 @@ fn closed_downstream(entry: &Entry) -> Option<Closed> {
     Some(Closed {
         local: entry.flow.server(),
         remote: entry.flow.client(),
+        ifindex: 0,
         cookie: entry.closed_cookie?.get(),
     })
 }
@@ -61,6 +62,10 @@ fn closed_upstream(entry: &Entry, socket: &OwnedFd) -> Option<Closed> {
     Some(Closed {
         local: (local.ip() == entry.flow.client().ip()).then_some(local)?,
         remote: entry.flow.server(),
+        ifindex: match entry.is_observed() {
+            true => sys::bound_interface(socket).ok()?,
+            false => 0,
+        },
         cookie: entry.closed_cookie?.get(),
     })
 }

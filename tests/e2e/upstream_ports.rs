@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ports that upstream sockets take on hosts that track connections.
+//!
+//! A relay needs a port of its own there. Early demultiplexing gives its socket whatever has the same
+//! addresses and ports, after NAT: also packets of a connection that the host forwards.
+
+use std::net::{SocketAddr, TcpListener};
+
+use posthaste_lab::netns::Namespace;
+use posthaste_lab::network::{Family, Network};
+
+use crate::observing::{connect, observing};
+use crate::support::{
+    MODES, PORT, Pair, counter, dial_from, firewall, firewall_script, line, listen, until,
+};
+use crate::watch::sockets;
+
+/// A port that the router publishes: whoever connects to it reaches [`PORT`].
+const PUBLISHED: u16 = PORT + 1;
+
+fn publish(network: &Network) {
+    let rules = Family::ALL.map(|family| {
+        let to = SocketAddr::new(network.server_address(family), PORT);
+        let word = if to.is_ipv4() { "ip" } else { "ip6" };
+        format!("meta nfproto {family} tcp dport {PUBLISHED} dnat {word} to {to}\n").to_lowercase()
+    });
+    let chain = "chain pre { type nat hook prerouting priority -100";
+    let table = format!("table inet publish {{\n{chain}\n{}}}\n}}\n", rules.concat());
+    firewall_script(network.node(0), &table);
+}
+
+fn pick_ports(host: &Namespace, range: &str) {
+    let set = host.sysctl("net.ipv4.ip_local_port_range", range);
+    set.expect("a range");
+}
+
+/// Opens a connection from a port of the client to one of the server's address.
+fn opened(network: &Network, family: Family, ports: [u16; 2], listener: &TcpListener) -> Pair {
+    let from = SocketAddr::new(network.client_address(family), ports[0]);
+    let to = SocketAddr::new(network.server_address(family), ports[1]);
+    let mut pair = Pair::of(dial_from(network.client(), from, to), listener);
+    pair.check();
+    pair
+}
+
+/// Connections to a port, one older than the node and one younger, keep working while the client opens
+/// relayed ones to the same server.
+fn forwarded_connections_keep_working(network: &Network, family: Family, port: u16) {
+    let router = network.node(0);
+    let listener = listen(network.server(), PORT);
+    let older = opened(network, family, [40_003, port], &listener);
+    let node = observing(router, "early");
+    let mut held = [older, opened(network, family, [40_001, port], &listener)];
+    connect(network, &node, family, &listener);
+    assert!(connect(network, &node, family, &listener), "{family}");
+    // The kernel prefers the odd ports of the lower half: four in this range.
+    pick_ports(router, "40000 40015");
+    for _ in 0..12 {
+        let mut pair = Pair::open(network, family, &listener);
+        pair.check();
+        let port = pair.seen_by_server().port();
+        assert!(![40_001, 40_003].contains(&port), "{family}: {port}");
+        held.iter_mut().for_each(Pair::check);
+        pair.close_server_first();
+    }
+    assert!(counter(&node, "relays_opened") > 1, "{family}");
+    pick_ports(router, "32768 60999");
+    held.into_iter().for_each(Pair::close_client_first);
+}
+
+// promise: X5
+#[test]
+fn relays_take_no_port_of_a_forwarded_connection() {
+    let network = line();
+    let invalid = [("forward", "ct state invalid drop")];
+    firewall(network.node(0), "stateful", &invalid);
+    for family in Family::ALL {
+        forwarded_connections_keep_working(&network, family, PORT);
+    }
+}
+
+// promise: X5
+#[test]
+fn relays_take_no_port_of_a_translated_connection() {
+    let network = line();
+    publish(&network);
+    for family in Family::ALL {
+        forwarded_connections_keep_working(&network, family, PUBLISHED);
+    }
+}
+
+/// The socket of an ended relay would swallow the packets of a connection that NAT gives its addresses.
+// promise: X5
+#[test]
+fn ports_of_ended_relays_are_free() {
+    let network = line();
+    let router = network.node(0);
+    publish(&network);
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = observing(router, mode);
+        for family in Family::ALL {
+            connect(&network, &node, family, &listener);
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            let port = pair.seen_by_server().port();
+            assert_ne!(port, pair.client_address().port(), "{mode} {family}");
+            pair.close_client_first();
+            let waiting = || sockets(router, "time-wait");
+            until("the end of TIME_WAIT", || waiting().is_empty());
+            opened(&network, family, [port, PUBLISHED], &listener).close_client_first();
+        }
+    }
+}
