@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,6 +34,14 @@ pub(crate) const MODES: [&str; 3] = ["early", "strict", "late"];
 /// The program under test.
 pub(crate) fn binary() -> PathBuf {
     env!("CARGO_BIN_EXE_posthaste").into()
+}
+
+/// Copies a program. Another process writes the copy: one that this process had open for writing could not
+/// be started while a program that another test starts still holds it (`ETXTBSY`).
+pub(crate) fn install_program(from: &Path, to: &Path) {
+    let mut command = Command::new("install");
+    let installed = command.args(["-m", "755"]).args([from, to]).status();
+    assert!(installed.expect("install can be run").success());
 }
 
 /// Client, one node and server, joined by plain cables.

@@ -2,7 +2,6 @@
 //! Flows that outlive their node, and hosts that cannot carry them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use posthaste_lab::scratch::Scratch;
 use super::ends::carry;
 use super::*;
 use crate::bypass::Transfer;
-use crate::support::{SOON, binary};
+use crate::support::{SOON, binary, install_program};
 
 /// A BPF file system that only the programs of one test have, at the usual place.
 pub(crate) struct Place {
@@ -35,8 +34,9 @@ impl Place {
             place.root().display(),
             binary().display()
         );
-        fs::write(place.program(), script).expect("a script");
-        fs::set_permissions(place.program(), fs::Permissions::from_mode(0o755)).expect("a program");
+        let written = place.directory.path().join("script");
+        fs::write(&written, script).expect("a script");
+        install_program(&written, &place.program());
         place
     }
 

@@ -10,7 +10,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use super::{Place, Testbed};
-use crate::support::{PORT, Pair, SOON, binary, line, listen};
+use crate::support::{PORT, Pair, SOON, binary, install_program, line, listen};
 
 /// A socket as systemd's.
 struct Manager(UnixDatagram);
@@ -111,7 +111,7 @@ fn reload_without_replacement() {
     // Nor with another program.
     let directory = Scratch::new().unwrap();
     let program = directory.path().join("posthaste");
-    std::fs::copy(binary(), &program).unwrap();
+    install_program(&binary(), &program);
     let before = testbed.place.pid();
     let command = testbed.host().command(&program).unwrap();
     assert!(
