@@ -79,7 +79,7 @@ fn relays_take_no_port_of_a_forwarded_connection() {
     }
 }
 
-// promise: X5
+// promise: X6
 #[test]
 fn relays_take_no_port_of_a_translated_connection() {
     let network = line();
@@ -90,7 +90,7 @@ fn relays_take_no_port_of_a_translated_connection() {
 }
 
 /// The socket of an ended relay would swallow the packets of a connection that NAT gives its addresses.
-// promise: X5
+// promise: X6
 #[test]
 fn ports_of_ended_relays_are_free() {
     let network = line();
