@@ -17,6 +17,7 @@ use posthaste_lab::rng::Rng;
 use socket2::SockRef;
 
 use crate::packet_path::lifetime::Place;
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, counter, ended, firewall, kernel_counter, line, listen, network, remove_firewall,
     start_in, until, until_ended,
@@ -75,7 +76,7 @@ fn check(end: usize, mut stream: TcpStream, control: Arc<Control>) -> JoinHandle
     thread::spawn(move || {
         let (mut at, mut buffer) = (0_u64, vec![0; CHUNK]);
         loop {
-            let read = stream.read(&mut buffer)?;
+            let read = uninterrupted(|| stream.read(&mut buffer))?;
             if read == 0 {
                 return Ok(at);
             }

@@ -12,6 +12,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::payload::uninterrupted;
 use crate::support::{
     MODES, PORT, Pair, SOON, accepting, counter, dial, expect_reset, line, listen, listen_at,
     network, start, until_counter, until_ended,
@@ -59,7 +60,7 @@ fn other_traffic(network: &Network, family: Family) {
     let target = SocketAddr::new(server, 0);
     from.send_to(b"neither TCP nor UDP", &target.into())
         .expect("it is sent");
-    let length = to.read(&mut received).expect("it arrives");
+    let length = uninterrupted(|| to.read(&mut received)).expect("it arrives");
     assert!(
         received[..length].ends_with(b"neither TCP nor UDP"),
         "{family}"
@@ -83,7 +84,7 @@ fn ping(host: &Namespace, to: IpAddr) {
     message[0] = request;
     socket.send_to(&message, &to.into()).expect("it is sent");
     let mut received = [0; 5000];
-    let length = socket.read(&mut received).expect("an answer arrives");
+    let length = uninterrupted(|| socket.read(&mut received)).expect("an answer arrives");
     assert_eq!(length, message.len());
 }
 

@@ -13,6 +13,7 @@ use socket2::SockRef;
 
 use crate::observing::redirect;
 use crate::packet_path::lifetime::Place;
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
     firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
@@ -281,7 +282,8 @@ fn refusals_reach_the_client() {
     let (node, listener) = ready(&network);
     let to = target(&network, Family::V4, &listener);
     stop_listening(listener);
-    let refused = dial(network.client(), to).and_then(|mut client| client.read(&mut [0]).map(drop));
+    let refused = dial(network.client(), to)
+        .and_then(|mut client| uninterrupted(|| client.read(&mut [0])).map(drop));
     let error = refused.expect_err("nobody listens");
     assert!(
         [libc::ECONNRESET, libc::ECONNREFUSED].contains(&error.raw_os_error().unwrap_or(0)),
@@ -296,6 +298,6 @@ fn refusals_reach_the_client() {
 
 fn expect_refusal(dialled: std::io::Result<TcpStream>) -> bool {
     dialled
-        .and_then(|mut client| client.read(&mut [0]))
+        .and_then(|mut client| uninterrupted(|| client.read(&mut [0])))
         .is_err()
 }

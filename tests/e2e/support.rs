@@ -355,6 +355,10 @@ pub(crate) fn talkative(hosts: &[Namespace]) {
             host.sysctl(key, "0")
                 .expect("a namespace has its own limit");
         }
+        // Before Linux 6.11 all namespaces share this limit, and none but the first can raise it.
+        for key in ["net.ipv4.icmp_msgs_per_sec", "net.ipv4.icmp_msgs_burst"] {
+            let _ = host.sysctl(key, "1000000");
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use posthaste_wire::convert::Request;
 use posthaste_wire::header::{ChainHeader, Endpoint};
 use posthaste_wire::hop::{Acceptor, Reply};
 
+use crate::payload::uninterrupted;
 use crate::requests::{ALLOWED, ExplicitNode, fixture, listener, receive_all, send_to};
 use crate::support::{PORT, listen};
 
@@ -31,7 +32,10 @@ fn chained(network: &Network) -> String {
 fn refuse_one(peer: &TcpListener) {
     let (mut hop, _) = peer.accept().expect("the node opens a hop");
     let mut request = [0; 512];
-    assert_ne!(hop.read(&mut request).expect("a request"), 0);
+    assert_ne!(
+        uninterrupted(|| hop.read(&mut request)).expect("a request"),
+        0
+    );
     let reply = Acceptor::reply(Reply::TooManyHops);
     hop.write_all(&reply).expect("the node reads");
 }

@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::converting;
 use super::testbed::{TRANSFER, TwoPaths, address, server as server_at, transfer, until_joined};
+use crate::payload::uninterrupted;
 use crate::support::{
     PORT, binary, counter, dial, firewall, kernel_counter, remove_firewall, until, until_counter,
     until_ended,
@@ -175,7 +176,7 @@ fn paths_join_with_ports_of_former_ones() {
             let (mut client, server) = bed.connect(family, &listener);
             until_joined(&bed.router, before + count);
             drop(server);
-            assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+            assert_eq!(uninterrupted(|| client.read(&mut [0])).expect("the end"), 0);
             drop(client);
             until_ended(&node, "finished", before + count);
         }

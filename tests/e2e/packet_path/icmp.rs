@@ -120,7 +120,7 @@ fn refuse_by_error(network: &Network, router: &Namespace) {
             let to = target(network, family, &served);
             let mut client = dial(network.client(), to);
             let error = match &mut client {
-                Ok(client) => client.read(&mut [0]).map(drop),
+                Ok(client) => uninterrupted(|| client.read(&mut [0])).map(drop),
                 Err(_) => client.map(drop),
             };
             assert_eq!(

@@ -92,7 +92,7 @@ fn lost_way_back_is_noticed() {
         redirect(&node, "packet_given_up") == 1
     });
     client.write_all(b"a question").expect("it is sent");
-    let error = client.read(&mut [0]).expect_err("it is reset");
+    let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
     assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
 }
 

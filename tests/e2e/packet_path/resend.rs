@@ -72,7 +72,7 @@ fn silent_clients_learn_that_no_server_answers() {
         for family in Family::ALL {
             let dialled = dial(network.client(), target(&network, family, &listener));
             let mut client = dialled.expect("the node answers");
-            let error = client.read(&mut [0]).expect_err("it is reset");
+            let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
             assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{family}");
         }
     }

@@ -17,6 +17,11 @@ use crate::support::tcp_socket;
 
 /// After so long without an answer a client has got none: a SYN and a repeated one were not answered.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// By so much a node may delay connections before it counts as harm: less than what a client waits before it
+/// repeats a SYN, and far more than a node needs on a busy machine.
+const DELAY: Duration = Duration::from_millis(900);
+/// After so long a client repeats its SYN.
+const REPEAT: Duration = Duration::from_secs(1);
 /// How long whatever should be answered may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes that a client sends.
@@ -188,6 +193,16 @@ impl Probe {
         let mut ended = together(connected.into_iter().map(exchange));
         ended.sort_by(|one, other| one.outcome.cmp(&other.outcome));
         ended
+    }
+
+    /// By how much a node may delay its connections.
+    pub(super) fn tolerance(&self) -> Duration {
+        match self.expected {
+            // An ICMP error that arrives before connect() has released the socket ends the connection at
+            // the next one only (`tcp_v4_err`): with a node or without, by chance.
+            Expected::Unreachable => REPEAT + DELAY,
+            _ => DELAY,
+        }
     }
 
     fn patience(&self) -> Duration {

@@ -22,9 +22,6 @@ const PACKET: &str = "packet";
 const AUTO: &str = "auto";
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
-/// By so much a node may delay connections before it counts as harm: less than what a client waits before it
-/// repeats a SYN, and far more than a node needs on a busy machine.
-const DELAY: Duration = Duration::from_millis(900);
 /// How often the test queries a node, by a program, for a finished relay.
 const POLL: Duration = Duration::from_millis(50);
 /// Lines of a node's log that are shown of a row that failed.
@@ -245,7 +242,7 @@ impl Row {
             if was != is {
                 let line = format!("{probe}: {} without, {} with", shown(&was), shown(&is));
                 let _ = writeln!(text, "step {step}, {family}: {line}");
-            } else if slow > fast + DELAY {
+            } else if slow > fast + probe.tolerance() {
                 let line = format!("{probe}: at most {fast:.1?} without, mostly {slow:.1?} with");
                 let _ = writeln!(text, "step {step}, {family}: {line}");
             }
