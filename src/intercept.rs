@@ -2,6 +2,7 @@
 //! Configures the redirect programs, and gives their workers access to this host.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use posthaste_bpf::{Error, Host, Observing, Redirect};
@@ -40,16 +41,29 @@ impl WorkerHost {
     }
 }
 
+impl WorkerHost {
+    /// What a look-up of connection tracking found; nothing where it fails, which is logged.
+    fn found(&self, found: io::Result<bool>) -> bool {
+        found.unwrap_or_else(|error| {
+            self.log.warn(UNREADABLE, &[("error", &error.to_string())]);
+            false
+        })
+    }
+}
+
 impl Host for WorkerHost {
     fn tracks_connections(&mut self, now: bool) -> bool {
         self.conntrack.is_active(now)
     }
 
     fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool {
-        self.conntrack.has(client, server).unwrap_or_else(|error| {
-            self.log.warn(UNREADABLE, &[("error", &error.to_string())]);
-            false
-        })
+        let found = self.conntrack.has_open(client, server);
+        self.found(found)
+    }
+
+    fn tracks_answers(&mut self, client: SocketAddr, server: SocketAddr) -> bool {
+        let found = self.conntrack.answers(client, server);
+        self.found(found)
     }
 
     fn destroy(&mut self, closed: &[Closed]) {

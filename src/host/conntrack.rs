@@ -35,6 +35,28 @@ const TCP_STATE: u16 = 1;
 /// `TCP_CONNTRACK_TIME_WAIT`, `TCP_CONNTRACK_CLOSE`: a SYN begins another connection in their place.
 const OVER: [u8; 2] = [7, 8];
 
+/// A tracked connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Open,
+    Ended,
+}
+
+impl Found {
+    /// The connection of an answer.
+    fn of(body: &[u8]) -> Self {
+        let state = body
+            .get(BODY_BYTES..)
+            .and_then(|all| attribute(all, PROTOINFO))
+            .and_then(|info| attribute(info, PROTOINFO_TCP))
+            .and_then(|tcp| attribute(tcp, TCP_STATE)?.first());
+        match state.is_some_and(|state| OVER.contains(state)) {
+            true => Self::Ended,
+            false => Self::Open,
+        }
+    }
+}
+
 /// The last reading, and the kernel's table.
 #[derive(Debug)]
 pub(crate) struct Conntrack {
@@ -56,23 +78,32 @@ impl Conntrack {
     ///
     /// # Errors
     /// The table cannot be read: once for a kernel that has none, where all later answers are no.
-    pub(crate) fn has(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
-        Ok(self.finds(client, server)? || self.finds(server, client)?)
+    pub(crate) fn has_open(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
+        let is_open = |found: Option<Found>| found == Some(Found::Open);
+        Ok(is_open(self.find(client, server)?) || is_open(self.find(server, client)?))
     }
 
-    /// Whether a direction of an open connection has this source and this destination.
-    fn finds(&mut self, source: SocketAddr, destination: SocketAddr) -> io::Result<bool> {
+    /// Whether a connection is tracked, open or ended, whose server answers to this client's address.
+    ///
+    /// # Errors
+    /// As [`Conntrack::has_open`].
+    pub(crate) fn answers(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
+        Ok(self.find(server, client)?.is_some())
+    }
+
+    /// The connection of which a direction has this source and this destination.
+    fn find(&mut self, source: SocketAddr, destination: SocketAddr) -> io::Result<Option<Found>> {
         let Some(netlink) = &mut self.netlink else {
-            return Ok(false);
+            return Ok(None);
         };
-        let mut is_open = false;
-        let request = lookup(source, destination);
-        match netlink.query(request, |_, body| is_open = !is_over(body)) {
-            Ok(()) => Ok(is_open),
+        let mut found = None;
+        let read = |_, body: &[u8]| found = Some(Found::of(body));
+        match netlink.query(lookup(source, destination), read) {
+            Ok(()) => Ok(found),
             // There is no such connection.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             // A signal, or the kernel is late.
-            Err(error) if is_passing(&error) => Ok(false),
+            Err(error) if is_passing(&error) => Ok(None),
             Err(error) => {
                 self.netlink = None;
                 Err(error)
@@ -130,16 +161,6 @@ fn lookup(source: SocketAddr, destination: SocketAddr) -> Message {
             (TUPLE_PROTO | NESTED, &protocol),
         ],
     )
-}
-
-/// Whether the connection of an answer has ended.
-fn is_over(body: &[u8]) -> bool {
-    let state = body
-        .get(BODY_BYTES..)
-        .and_then(|all| attribute(all, PROTOINFO))
-        .and_then(|info| attribute(info, PROTOINFO_TCP))
-        .and_then(|tcp| attribute(tcp, TCP_STATE)?.first());
-    state.is_some_and(|state| OVER.contains(state))
 }
 
 fn is_positive(count: &str) -> bool {

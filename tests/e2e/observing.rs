@@ -161,14 +161,8 @@ fn masqueraded_clients_are_relayed() {
     }
 }
 
-/// Where another connection has the address and port that a relay's socket picked, NAT gives the relay
-/// another address of the pool, as it would give the client.
-// promise: X5
-#[test]
-fn relays_share_a_pool_of_addresses() {
-    const PORTS: [u16; 2] = [40_000, 40_001];
-    let network = line();
-    let router = network.node(0);
+/// Gives a router a pool of addresses for what it forwards.
+pub(crate) fn share_a_pool(router: &Namespace) {
     for last in 20..28 {
         for address in [
             format!("10.0.1.{last}/24"),
@@ -179,6 +173,17 @@ fn relays_share_a_pool_of_addresses() {
         }
     }
     firewall_script(router, POOL);
+}
+
+/// Where another connection has the address and port that a relay's socket picked, NAT gives the relay
+/// another address of the pool, as it would give the client.
+// promise: X5
+#[test]
+fn relays_share_a_pool_of_addresses() {
+    const PORTS: [u16; 2] = [40_000, 40_001];
+    let network = line();
+    let router = network.node(0);
+    share_a_pool(router);
     let listener = listen(network.server(), PORT);
     for mode in MODES {
         for family in Family::ALL {

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 
-use crate::observing::{connect, observing};
+use crate::observing::{connect, observing, share_a_pool};
 use crate::support::{
     MODES, PORT, Pair, counter, dial_from, firewall, firewall_script, line, listen, until,
 };
@@ -76,6 +76,39 @@ fn relays_take_no_port_of_a_forwarded_connection() {
     firewall(network.node(0), "stateful", &invalid);
     for family in Family::ALL {
         forwarded_connections_keep_working(&network, family, PORT);
+    }
+}
+
+/// NAT would give a relay another address of the pool, if its port were that of another connection.
+// promise: X5
+#[test]
+fn relays_keep_the_address_that_nat_gives_their_client() {
+    let network = line();
+    let router = network.node(0);
+    share_a_pool(router);
+    let listener = listen(network.server(), PORT);
+    for family in Family::ALL {
+        let mut own = (40_001..40_016).step_by(2).map(|port| {
+            let pair = opened(&network, family, [port, PORT], &listener);
+            let address = pair.seen_by_server().ip();
+            pair.close_client_first();
+            address
+        });
+        let address = own.next().expect("one of them");
+        assert!(own.all(|other| other == address), "{family}");
+        let node = observing(router, "early");
+        connect(&network, &node, family, &listener);
+        assert!(connect(&network, &node, family, &listener), "{family}");
+        // The kernel prefers the odd ports of the lower half: 32 in this range.
+        pick_ports(router, "40000 40127");
+        for _ in 0..4 {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            assert_eq!(pair.seen_by_server().ip(), address, "{family}");
+            pair.close_server_first();
+        }
+        assert!(counter(&node, "relays_opened") > 1, "{family}");
+        pick_ports(router, "32768 60999");
     }
 }
 

@@ -57,6 +57,8 @@ pub trait Host {
     /// Whether it tracks a connection, not ended, that has these addresses where a client opened it, or
     /// where its server answers it.
     fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
+    /// Whether it tracks a connection, open or ended, whose server answers to this client's address.
+    fn tracks_answers(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
     /// Destroys what the kernel keeps of these sockets.
     fn destroy(&mut self, closed: &[Closed]);
     /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
@@ -315,8 +317,14 @@ impl Intercept for WorkerMaps {
         })
     }
 
-    fn is_tracked(&mut self, flow: &Flow) -> bool {
-        self.host.tracks(flow.client(), flow.server())
+    fn is_tracked(&mut self, flow: &Flow, source: Source) -> bool {
+        let (client, server) = (flow.client(), flow.server());
+        match source {
+            Source::ClientAddress => self.host.tracks(client, server),
+            Source::Translated(_) => self.host.tracks_answers(client, server),
+            // With its own port a client is not relayed; NAT leaves this host's address alone.
+            Source::Client | Source::Node => false,
+        }
     }
 
     fn source(&mut self, flow: &Flow, now: bool) -> Source {

@@ -247,9 +247,10 @@ pub trait Intercept {
     /// Sets the initial window of connections with this peer address from now on; `None` restores
     /// the default.
     fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
-    /// Whether this host tracks an open connection with these addresses and ports. Its packets would
-    /// reach a socket that has them too.
-    fn is_tracked(&mut self, _flow: &Flow) -> bool {
+    /// Whether this host tracks a connection that keeps a socket bound to `source` from having these
+    /// addresses and ports: an open one, whose packets would reach the socket too, or where NAT
+    /// translates the source any one, which NAT would distinguish by another address or port.
+    fn is_tracked(&mut self, _flow: &Flow, _source: Source) -> bool {
         false
     }
     /// The observations of this flow's client and service, if there are any.

@@ -284,6 +284,10 @@ impl posthaste_bpf::Host for NoHost {
         false
     }
 
+    fn tracks_answers(&mut self, _client: SocketAddr, _server: SocketAddr) -> bool {
+        false
+    }
+
     fn destroy(&mut self, _closed: &[Closed]) {}
 
     fn end_time_wait(&mut self, _local: SocketAddr, _remote: SocketAddr) -> bool {

@@ -23,7 +23,7 @@ use super::Worker;
 use super::entry::{DeferredOptions, Entry, State};
 use super::preface::icmp_of;
 
-/// How often another port is picked, if the client has a forwarded connection with it.
+/// How often another port is picked, if a tracked connection has it.
 const BINDS_MAX: usize = 8;
 
 impl Entry {
@@ -168,6 +168,26 @@ impl Entry {
     }
 }
 
+/// What `bind` returns, once with a port that no tracked connection has.
+fn bind_untracked(
+    intercept: &mut impl Intercept,
+    bind: impl Fn() -> io::Result<(Socket, Flow, Source)>,
+) -> io::Result<(Socket, Flow, Source)> {
+    let mut last = Source::Client;
+    for _ in 0..BINDS_MAX {
+        let bound = bind()?;
+        if !intercept.is_tracked(&bound.1, bound.2) {
+            return Ok(bound);
+        }
+        last = bound.2;
+    }
+    match last {
+        // NAT gives the relay another port, or another address of a pool.
+        Source::Translated(_) => bind(),
+        _ => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+    }
+}
+
 impl<I: Intercept> Worker<I> {
     /// Opens a connection to the server. A local failure is handled as the server's.
     pub(super) fn open_direct(&mut self, key: u64) {
@@ -208,16 +228,8 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live(key) else {
             return Ok(());
         };
-        let bound = |_| entry.bound_socket(self.socket_mark, path, source);
-        // With its own port a client is not relayed, and NAT sees to those that it gives.
-        let is_free = |bound: &io::Result<(Socket, Flow, Source)>| match bound {
-            Ok((_, flow, Source::ClientAddress)) => !self.intercept.is_tracked(flow),
-            _ => true,
-        };
-        let (socket, flow, source) = (0..BINDS_MAX)
-            .map(bound)
-            .find(is_free)
-            .unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EADDRINUSE)))?;
+        let bind = || entry.bound_socket(self.socket_mark, path, source);
+        let (socket, flow, source) = bind_untracked(&mut self.intercept, bind)?;
         match source {
             Source::Client => {}
             Source::ClientAddress => self.counters.port_fallbacks.add(1),
