@@ -9,7 +9,7 @@ use posthaste_wire::Progress;
 use posthaste_wire::auth::Key;
 use posthaste_wire::hop::{CHALLENGE_BYTES as CHALLENGE, Dialer, Dialing, VALIDATED, ping, pong};
 
-use crate::requests::{ExplicitNode, Received, fixture, listener, read, receive_all, send_to};
+use crate::requests::{ExplicitNode, KEY, Received, fixture, listener, read, receive_all, send_to};
 use crate::support::{PORT, Pair, accept, listen, until_ended};
 
 use super::{Draft, KEY_ID, ME, PEER, config, expect, id, key, nonce, unix_ms, until_logged};
@@ -30,6 +30,33 @@ fn dial_hop(network: &Network, family: Family) -> (TcpStream, Dialer, Vec<u8>) {
     stream.write_all(&value.response).unwrap();
     let message = [hello, value.response.to_vec()].concat();
     (stream, Dialer::new(value.session), message)
+}
+
+/// A peer that was challenged before its key was revoked answers with that key.
+// promise: F7
+#[test]
+fn revoked_key_at_response() {
+    let network = fixture();
+    let explicit = ExplicitNode::start(&network, &config(&network));
+    let ours = config(&network);
+    let other_key = ours.replace(KEY, &format!("{:064x}", 7));
+    let other_peer = ours.replace("id = 2", "id = 3");
+    for (family, changed) in Family::ALL.into_iter().zip([other_key, other_peer]) {
+        let mut dialing = Dialing::new(key(), KEY_ID, id(PEER), id(ME), nonce());
+        let mut stream = send_to(&network, listener(&network, 0, family), dialing.hello());
+        let Ok(Progress::Done { value, .. }) = dialing.feed(&read(&mut stream, CHALLENGE)) else {
+            panic!("the node is validated");
+        };
+        explicit.node.write_config(&changed).unwrap();
+        explicit.node.admin("reload").unwrap();
+        // The node may have reset the connection.
+        let _ = stream.write_all(&[&value.response[..], &ping(1)].concat());
+        let received = receive_all(&mut stream);
+        assert!(received.bytes.is_empty(), "{family}: {received:?}");
+        explicit.node.write_config(&ours).unwrap();
+        explicit.node.admin("reload").unwrap();
+    }
+    assert_eq!(explicit.settle(), 0);
 }
 
 // promise: Q10

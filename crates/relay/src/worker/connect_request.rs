@@ -278,7 +278,8 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Closes the idle hops of peers that `chains` no longer has, or has with another key: they have
-    /// authenticated once, and could open flows for as long as they ping.
+    /// authenticated once, and could open flows for as long as they ping. So could those that are
+    /// challenged with a former key.
     pub(super) fn dismiss_former_peers(&mut self, chains: &Chains) {
         let is_kept = |former: &Peer| {
             let peer = chains.find_peer(former.id);
@@ -294,7 +295,10 @@ impl<I: Intercept> Worker<I> {
         }
         let requests = self.pending_requests.iter();
         let hops: Vec<u64> = requests
-            .filter(|(_, request)| request.peer().is_some_and(|peer| gone.contains(&peer)))
+            .filter(|(_, request)| {
+                let peer = request.challenged_peer();
+                peer.is_some_and(|peer| gone.contains(&peer))
+            })
             .map(|(key, _)| key)
             .collect();
         for key in hops {

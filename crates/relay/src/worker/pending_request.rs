@@ -128,6 +128,15 @@ impl PendingRequest {
         }
     }
 
+    /// The peer of this warm hop, or the one that has yet to show that it has the key with which it
+    /// was challenged.
+    pub(super) fn challenged_peer(&self) -> Option<NodeId> {
+        match &self.stage {
+            Stage::Response(challenged) => Some(challenged.peer()),
+            _ => self.peer(),
+        }
+    }
+
     /// Whether it has used up its time to send a request.
     pub(super) fn is_silent(&self) -> bool {
         !matches!(self.stage, Stage::Hop(_) | Stage::Refused(_))

@@ -180,6 +180,11 @@ pub struct Challenged {
 }
 
 impl Challenged {
+    /// The node that the hello names.
+    pub fn peer(&self) -> NodeId {
+        self.session.peer
+    }
+
     /// What to send.
     pub fn challenge(&self) -> &[u8; CHALLENGE_BYTES] {
         &self.challenge
