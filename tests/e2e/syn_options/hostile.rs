@@ -172,7 +172,8 @@ fn forged_option_no_handshake() {
     until_ended(&listening.node, "client_absent", 50);
     assert_eq!(kernel_counter(network.server(), "Tcp", "PassiveOpens"), 0);
     let resets = || kernel_counter(network.server(), "TcpExt", "EmbryonicRsts");
-    until("resets at the server", || resets() == 50);
+    // A repeated SYN that a reset overtakes is reset too.
+    until("resets at the server", || resets() >= 50);
     assert_eq!(listening.settle(), 50);
     drop(servers);
 }
