@@ -7,8 +7,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -121,7 +121,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 /// # Errors
 /// The kernel does not support it (before Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let socket = UnixDatagram::unbound()?;
     options::get_option(&socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
