@@ -37,6 +37,22 @@ struct {
 	__type(value, struct bypass_pair);
 } bypass_pairs SEC(".maps");
 
+/* Whether there may be pairs. Segments need a look-up only then. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} bypass_present SEC(".maps");
+
+static __always_inline bool may_have_pairs(void)
+{
+	__u32 only = 0;
+	__u32 *present = bpf_map_lookup_elem(&bypass_present, &only);
+
+	return present && *present;
+}
+
 /* The segment in hand. The stack has no room for it. */
 struct bypass_work {
 	struct tcp_header header;
@@ -453,19 +469,21 @@ static __always_inline int on_syn(const struct bypass_pair *pair, const struct p
 SEC("classifier")
 int bypass_in(struct __sk_buff *skb)
 {
-	struct bypass_work *work = work_area();
+	bool is_copy = (skb->mark & NODE_MARKS) == NODE_MARKS;
 	__u32 ifindex = skb->ifindex;
 	struct bypass_pair *pair;
+	struct bypass_work *work;
 	struct device *device;
 	struct view view;
-	bool is_copy;
 	__u32 e;
 
+	if (!is_copy && !may_have_pairs())
+		return NEXT;
+	work = work_area();
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!work || !device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
 	    !view_segment(skb, device->l2_bytes, &view))
 		return NEXT;
-	is_copy = (skb->mark & NODE_MARKS) == NODE_MARKS;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
 	if (!pair || (!pair->known && pair->phase != BYPASS_DEAD))
 		return is_copy ? DROP : NEXT;
@@ -482,13 +500,16 @@ int bypass_in(struct __sk_buff *skb)
 SEC("classifier")
 int bypass_out(struct __sk_buff *skb)
 {
-	struct bypass_work *work = work_area();
 	__u32 ifindex = skb->ifindex;
 	struct bypass_pair *pair;
+	struct bypass_work *work;
 	struct device *device;
 	struct view view;
 	__u32 phase, sends;
 
+	if (!may_have_pairs())
+		return NEXT;
+	work = work_area();
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!work || !device || skb->vlan_present ||
 	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)

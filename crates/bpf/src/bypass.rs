@@ -25,10 +25,12 @@ use crate::redirect::{self, Settings};
 use crate::sys;
 
 pub(crate) mod burial;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use burial::Burial;
+use table::Table;
 
 /// The pin of the program that ends pairs whose relay has ended.
 pub(crate) const BURY: &str = "bury";
@@ -55,7 +57,7 @@ pub(crate) struct Bypass {
 /// The flows that are handed over.
 #[derive(Debug)]
 pub(crate) struct Pairs {
-    map: Arc<Map>,
+    table: Arc<Table>,
     burial: Arc<Burial>,
     learn: Program,
     step: Program,
@@ -75,18 +77,23 @@ impl Bypass {
             let theirs = redirect::shared(object, number, shared);
             match theirs.or_else(|| packet_path.map(object.maps[number].name)) {
                 Some(map) => Ok(map),
-                None if number == map::BYPASS_PAIRS => {
+                None if [map::BYPASS_PAIRS, map::BYPASS_PRESENT].contains(&number) => {
                     lasting(object, number, None, packet_path.pins())
                 }
                 None => object.make(number, None),
             }
         });
-        let (attached, pairs) = Self::load_on(settings, &maps.collect::<Result<Vec<_>, _>>()?)?;
+        let maps = maps.collect::<Result<Vec<_>, _>>()?;
+        let (attached, pairs) = Self::load_on(settings, &maps, packet_path.pins())?;
         packet_path.bury(&pairs.burial)?;
         Ok((attached, pairs))
     }
 
-    fn load_on(settings: &Settings, maps: &[Arc<Map>]) -> Result<(Self, Pairs), Error> {
+    fn load_on(
+        settings: &Settings,
+        maps: &[Arc<Map>],
+        pins: Option<&Pins>,
+    ) -> Result<(Self, Pairs), Error> {
         let object = &bypass::OBJECT;
         let types = object.load_types()?;
         let constants = bypass::Settings {
@@ -95,9 +102,10 @@ impl Bypass {
             socket_mark: settings.socket_mark,
         };
         let load = |number| object.load(number, &types, maps, &constants.in_order());
-        let burial = Burial::new(&maps[map::BYPASS_PAIRS], load(program::BYPASS_BURY)?);
+        let table = Arc::new(Table::new(maps, pins));
+        let burial = Burial::new(&table, load(program::BYPASS_BURY)?);
         let pairs = Pairs {
-            map: Arc::clone(&maps[map::BYPASS_PAIRS]),
+            table,
             burial: Arc::new(burial),
             learn: load(program::BYPASS_LEARN)?,
             step: load(program::BYPASS_STEP)?,
@@ -154,12 +162,12 @@ impl Pairs {
             looked_ns: nanoseconds(monotonic()),
             ..types::bypass_pair::default()
         };
-        if self.map.update(bytes(&key), bytes(&pair)).is_ok() {
+        if self.table.write(bytes(&key), &pair).is_ok() {
             return Ok(());
         }
-        // The map may be full of dead ones.
+        // It may be full of dead ones.
         self.burial.round(false)?;
-        self.map.update(bytes(&key), bytes(&pair))
+        self.table.write(bytes(&key), &pair)
     }
 
     /// Adds the numbers of the sockets, whose receive windows are given; false to try again.
@@ -189,7 +197,7 @@ impl Pairs {
     /// Ends a hand-over: the programs leave the flow alone.
     pub(crate) fn remove(&self, flow: &Flow) {
         // Only a key of another length is an error.
-        let _ = self.map.delete(bytes(&packet_key(flow).0));
+        let _ = self.table.remove(bytes(&packet_key(flow).0));
     }
 
     fn run(program: &Program, flow: &Flow, words: [u32; 2]) -> io::Result<u32> {

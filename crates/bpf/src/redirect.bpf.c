@@ -164,7 +164,7 @@ SEC("classifier")
 int redirect(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
-	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	struct device *device;
 	struct packet pkt = {};
 	enum owner owner;
 	__u32 at;
@@ -173,6 +173,7 @@ int redirect(struct __sk_buff *skb)
 		skb->cb[MESSAGE_CARRIED] = 0;
 		return TC_ACT_UNSPEC;
 	}
+	device = bpf_map_lookup_elem(&devices, &ifindex);
 	/* A tagged frame belongs to the VLAN device, which has its own program. A
 	 * marked one was handled before: a starting node is attached to an interface
 	 * twice for a moment. A frame for another host was received promiscuously. */

@@ -13,10 +13,11 @@ use std::time::Duration;
 use posthaste_relay::frame::Frame;
 use posthaste_relay::sys::monotonic;
 
+use super::table::Table;
 use super::{CONTEXT_CB, CONTEXT_WORDS};
 use crate::error::Error;
 use crate::layout::{nanoseconds, octets, whole};
-use crate::object::{Map, Program};
+use crate::object::Program;
 use crate::objects::types;
 use crate::packet::pins::Pins;
 use crate::sys;
@@ -38,25 +39,22 @@ type End = ([u8; 16], [u8; 2]);
 /// The pairs, and the program that probes their ends.
 #[derive(Debug)]
 pub(crate) struct Burial {
-    pairs: Arc<Map>,
+    table: Arc<Table>,
     program: OwnedFd,
 }
 
 impl Burial {
-    pub(super) fn new(pairs: &Arc<Map>, program: Program) -> Self {
+    pub(super) fn new(table: &Arc<Table>, program: Program) -> Self {
         Self {
-            pairs: Arc::clone(pairs),
+            table: Arc::clone(table),
             program: program.into(),
         }
     }
 
     /// What an earlier process pinned.
     pub(crate) fn pinned(pins: &Pins) -> Option<Self> {
-        let object = &crate::objects::bypass::OBJECT;
-        let number = crate::objects::bypass::map::BYPASS_PAIRS;
-        let pairs = sys::pinned(&pins.path(object.maps[number].name)).ok()?;
         Some(Self {
-            pairs: object.adopt(number, pairs),
+            table: Arc::new(Table::pinned(pins)?),
             program: sys::pinned(&pins.path(super::BURY)).ok()?,
         })
     }
@@ -69,7 +67,7 @@ impl Burial {
     pub(crate) fn round(&self, ended: bool) -> Result<usize, Error> {
         let now = nanoseconds(monotonic());
         let (mut left, mut old) = (0, Vec::new());
-        self.pairs.each(|key, value| {
+        self.table.each(|key, value| {
             let pair = whole::<types::bypass_pair>(value);
             // A process that ended between the last two steps leaves a flow that works.
             let is_old = |pair: &types::bypass_pair| {
@@ -83,7 +81,8 @@ impl Burial {
             }
             true
         })?;
-        old.iter().try_for_each(|key| self.pairs.delete(key))?;
+        old.iter().try_for_each(|key| self.table.remove(key))?;
+        self.table.rest()?;
         Ok(left)
     }
 

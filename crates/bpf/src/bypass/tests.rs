@@ -13,7 +13,6 @@ use posthaste_bypass::{Block, Header, Pair, Phase, Step};
 use posthaste_testkit::{Rng, schedules, seeds};
 
 use super::*;
-use crate::layout::whole;
 use frame::Frame;
 
 const REDIRECT_MARK: u32 = 0x1000_0000;
@@ -61,7 +60,7 @@ impl Programs {
             windows: false,
             successions: 0,
         };
-        let loaded = Bypass::load_on(&settings, &maps);
+        let loaded = Bypass::load_on(&settings, &maps, None);
         let (attached, pairs) = loaded.unwrap_or_else(|error| panic!("{error}"));
         let [inward, outward] = attached.programs;
         let device = types::device {
@@ -80,8 +79,7 @@ impl Programs {
     }
 
     fn has_pair(&self, frame: &Frame) -> bool {
-        let mut raw = vec![0; size_of::<types::bypass_pair>()];
-        self.pairs.map.look_up(&frame.key(), &mut raw).unwrap()
+        self.pairs.table.read(&frame.key()).is_some()
     }
 
     /// Leaves no room for another flow.
@@ -97,9 +95,7 @@ impl Programs {
     }
 
     fn read(&self, frame: &Frame) -> types::bypass_pair {
-        let mut raw = vec![0; size_of::<types::bypass_pair>()];
-        assert!(self.pairs.map.look_up(&frame.key(), &mut raw).unwrap());
-        whole(&raw).unwrap()
+        self.pairs.table.read(&frame.key()).unwrap()
     }
 }
 
@@ -184,7 +180,7 @@ impl<'a> Both<'a> {
             looked_ns: u64::MAX / 4,
         };
         let key = self.frame.key();
-        self.programs.pairs.map.update(&key, bytes(&pair)).unwrap();
+        self.programs.pairs.table.write(&key, &pair).unwrap();
     }
 
     /// The same, for a pair at which the worker looks no more.
@@ -195,7 +191,7 @@ impl<'a> Both<'a> {
             ..self.programs.read(&self.frame)
         };
         let key = self.frame.key();
-        self.programs.pairs.map.update(&key, bytes(&pair)).unwrap();
+        self.programs.pairs.table.write(&key, &pair).unwrap();
     }
 
     fn assert_equal(&self) {
@@ -460,7 +456,7 @@ fn same_segments_as_the_reference() {
             }
             both.assert_equal();
         }
-        programs.pairs.map.delete(&both.frame.key()).unwrap();
+        programs.pairs.table.remove(&both.frame.key()).unwrap();
     });
 }
 
@@ -527,10 +523,30 @@ fn copies_without_a_pair_are_dropped() {
     leave_network();
     let programs = Programs::load();
     let mut both = Both::new(&programs, 1);
-    programs.pairs.map.delete(&both.frame.key()).unwrap();
+    programs.pairs.table.remove(&both.frame.key()).unwrap();
     let header = Header::default();
     for (mark, verdict) in [(NODE_MARKS, DROP), (0, NEXT)] {
         let frame = both.frame.of(0, &header, &mut both.rng);
         assert_eq!(both.run(&programs.inward, &frame, mark).verdict, verdict);
+    }
+}
+
+/// While there is no pair, segments pass without a look-up.
+#[test]
+fn pairs_are_seen_after_a_rest() {
+    leave_network();
+    let programs = Programs::load();
+    let mut both = Both::new(&programs, 1);
+    both.pair.phase = Phase::Dead;
+    let look_after = || programs.pairs.burial.round(false).unwrap();
+    for _ in 0..2 {
+        programs.pairs.table.remove(&both.frame.key()).unwrap();
+        look_after();
+        assert!(programs.pairs.table.is_at_rest());
+        both.store();
+        look_after();
+        assert!(!programs.pairs.table.is_at_rest());
+        let syn = both.frame.syn(&mut both.rng);
+        assert_eq!(both.run(&programs.inward, &syn, 0).verdict, DROP);
     }
 }

@@ -28,7 +28,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-13";
+const LAYOUT: &str = "packets-14";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// The name of the program that resets the ends of a flow.
@@ -43,7 +43,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const OUTLIVED_MAX: Duration = Duration::from_mins(124);
 
 /// The pins of one network namespace.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pins(PathBuf);
 
 impl Pins {
@@ -73,7 +73,7 @@ impl Pins {
     }
 
     /// Excludes others that adopt or remove the pins.
-    pub(super) fn lock(&self) -> io::Result<File> {
+    pub(crate) fn lock(&self) -> io::Result<File> {
         loop {
             fs::create_dir_all(&self.0)?;
             let file = File::open(&self.0)?;
