@@ -57,13 +57,17 @@ impl Host for WorkerHost {
     }
 
     fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool {
-        let found = self.conntrack.has_open(client, server);
+        let found = self.conntrack.has(client, server);
         self.found(found)
     }
 
     fn tracks_answers(&mut self, client: SocketAddr, server: SocketAddr) -> bool {
         let found = self.conntrack.answers(client, server);
         self.found(found)
+    }
+
+    fn untrack(&mut self, client: SocketAddr, server: SocketAddr) {
+        self.conntrack.forget(client, server);
     }
 
     fn destroy(&mut self, closed: &[Closed]) {

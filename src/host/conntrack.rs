@@ -20,6 +20,8 @@ static TRACKS: AtomicBool = AtomicBool::new(false);
 
 /// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET` (linux/netfilter/nfnetlink_conntrack.h)
 const GET: u16 = 0x101;
+/// The same with `IPCTNL_MSG_CT_DELETE`.
+const DELETE: u16 = 0x102;
 /// Bytes of `struct nfgenmsg`, with which each body begins.
 const BODY_BYTES: usize = 4;
 /// `CTA_TUPLE_ORIG`, `CTA_PROTOINFO`, and what is in them
@@ -73,22 +75,36 @@ impl Conntrack {
         }
     }
 
-    /// Whether a connection is tracked, and has not ended, that has these addresses where a client
-    /// opened it, or where its server answers it: NAT may have changed either.
+    /// Whether a connection of a client with these addresses would be taken for another one: for an open
+    /// one, or for one whose server NAT has changed, open or ended, from which NAT would distinguish it by
+    /// another port.
     ///
     /// # Errors
     /// The table cannot be read: once for a kernel that has none, where all later answers are no.
-    pub(crate) fn has_open(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
-        let is_open = |found: Option<Found>| found == Some(Found::Open);
-        Ok(is_open(self.find(client, server)?) || is_open(self.find(server, client)?))
+    pub(crate) fn has(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
+        Ok(match self.find(client, server)? {
+            Some(Found::Open) => true,
+            // Its answers come from the same server: a SYN begins another connection in its place.
+            Some(Found::Ended) => false,
+            None => self.answers(client, server)?,
+        })
     }
 
     /// Whether a connection is tracked, open or ended, whose server answers to this client's address.
     ///
     /// # Errors
-    /// As [`Conntrack::has_open`].
+    /// As [`Conntrack::has`].
     pub(crate) fn answers(&mut self, client: SocketAddr, server: SocketAddr) -> io::Result<bool> {
         Ok(self.find(server, client)?.is_some())
+    }
+
+    /// Removes a connection that a client has opened with these addresses; it need not be there.
+    pub(crate) fn forget(&mut self, client: SocketAddr, server: SocketAddr) {
+        if let Some(netlink) = &mut self.netlink {
+            let request = about(DELETE, client, server);
+            // Best effort: the kernel removes it in time.
+            let _ = netlink.request(request);
+        }
     }
 
     /// The connection of which a direction has this source and this destination.
@@ -98,7 +114,7 @@ impl Conntrack {
         };
         let mut found = None;
         let read = |_, body: &[u8]| found = Some(Found::of(body));
-        match netlink.query(lookup(source, destination), read) {
+        match netlink.query(about(GET, source, destination), read) {
             Ok(()) => Ok(found),
             // There is no such connection.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -132,7 +148,8 @@ fn is_passing(error: &io::Error) -> bool {
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-fn lookup(source: SocketAddr, destination: SocketAddr) -> Message {
+/// A request about the connection of which a direction has these addresses.
+fn about(kind: u16, source: SocketAddr, destination: SocketAddr) -> Message {
     let (family, kinds, addresses) = match (source.ip(), destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let addresses = [from.octets().to_vec(), to.octets().to_vec()];
@@ -154,7 +171,7 @@ fn lookup(source: SocketAddr, destination: SocketAddr) -> Message {
         (PROTO_DST_PORT, &destination.port().to_be_bytes()),
     ]);
     let body = [family.to_le_bytes()[0], 0, 0, 0];
-    Message::new(GET, 0, &body).nested(
+    Message::new(kind, 0, &body).nested(
         TUPLE_ORIG,
         &[
             (TUPLE_IP | NESTED, &addresses),

@@ -18,7 +18,7 @@ use crate::syn_options::raw::send_syn;
 
 const MS: Duration = Duration::from_millis(1);
 /// Translates whatever is forwarded.
-const MASQUERADE: &str = "table inet nat {
+pub(crate) const MASQUERADE: &str = "table inet nat {
 chain post { type nat hook postrouting priority 100
 masquerade
 }

@@ -9,9 +9,10 @@ use std::net::{SocketAddr, TcpListener};
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 
-use crate::observing::{connect, observing, share_a_pool};
+use crate::observing::{MASQUERADE, connect, observing, share_a_pool};
 use crate::support::{
-    MODES, PORT, Pair, counter, dial_from, firewall, firewall_script, line, listen, until,
+    MODES, PORT, Pair, counter, dial_from, expect_reset, firewall, firewall_script, line, listen,
+    reset, until,
 };
 use crate::watch::sockets;
 
@@ -43,14 +44,16 @@ fn opened(network: &Network, family: Family, ports: [u16; 2], listener: &TcpList
     pair
 }
 
-/// Connections to a port, one older than the node and one younger, keep working while the client opens
-/// relayed ones to the same server.
+/// Connections to a port, one older than the node and in the case of the server's own port one younger, keep
+/// working while the client opens relayed ones to the same server.
 fn forwarded_connections_keep_working(network: &Network, family: Family, port: u16) {
     let router = network.node(0);
     let listener = listen(network.server(), PORT);
-    let older = opened(network, family, [40_003, port], &listener);
+    let mut held = vec![opened(network, family, [40_003, port], &listener)];
     let node = observing(router, "early");
-    let mut held = [older, opened(network, family, [40_001, port], &listener)];
+    if port == PORT {
+        held.push(opened(network, family, [40_001, port], &listener));
+    }
     connect(network, &node, family, &listener);
     assert!(connect(network, &node, family, &listener), "{family}");
     // The kernel prefers the odd ports of the lower half: four in this range.
@@ -59,7 +62,8 @@ fn forwarded_connections_keep_working(network: &Network, family: Family, port: u
         let mut pair = Pair::open(network, family, &listener);
         pair.check();
         let port = pair.seen_by_server().port();
-        assert!(![40_001, 40_003].contains(&port), "{family}: {port}");
+        let is_taken = |held: &Pair| held.client_address().port() == port;
+        assert!(!held.iter().any(is_taken), "{family}: {port}");
         held.iter_mut().for_each(Pair::check);
         pair.close_server_first();
     }
@@ -148,4 +152,84 @@ fn ports_of_ended_relays_are_free() {
             opened(&network, family, [port, PUBLISHED], &listener).close_client_first();
         }
     }
+}
+
+/// A client may have the same port for a service that the router publishes, and for the server behind it. To
+/// conntrack the connection that comes second has another port.
+// promise: X6
+#[test]
+fn one_port_for_a_published_and_a_direct_connection() {
+    let network = line();
+    publish(&network);
+    let listener = listen(network.server(), PORT);
+    for (mode, ports) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            connect(&network, &node, family, &listener);
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            for (port, [first, second]) in
+                [(ports, [PUBLISHED, PORT]), (ports + 2, [PORT, PUBLISHED])]
+            {
+                let mut held = opened(&network, family, [port, first], &listener);
+                opened(&network, family, [port, second], &listener).close_client_first();
+                held.check();
+                held.close_server_first();
+            }
+            opened(&network, family, [ports + 4, PUBLISHED], &listener).close_server_first();
+            opened(&network, family, [ports + 4, PORT], &listener).close_client_first();
+        }
+    }
+}
+
+/// Conntrack would take a SYN with the addresses of a relay that was reset for one of its own, and forward
+/// it as it had received it.
+// promise: X5
+#[test]
+fn connections_after_a_reset_are_translated() {
+    let network = line();
+    let router = network.node(0);
+    firewall_script(router, MASQUERADE);
+    let listener = listen(network.server(), PORT);
+    for (mode, port) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
+        for family in Family::ALL {
+            let node = observing(router, mode);
+            connect(&network, &node, family, &listener);
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            let Pair { mut client, server } = opened(&network, family, [port, PORT], &listener);
+            reset(server);
+            expect_reset(&mut client);
+            drop(client);
+            until("no relay", || counter(&node, "relays") == 0);
+            drop(node);
+            let after = opened(&network, family, [port, PORT], &listener);
+            let own = network.client_address(family);
+            assert_ne!(after.seen_by_server().ip(), own, "{mode} {family}");
+            after.close_server_first();
+        }
+    }
+}
+
+/// NAT gives its address to all clients: sockets in TIME_WAIT would use up its ports.
+// promise: X5
+#[test]
+fn translated_relays_leave_no_sockets() {
+    let network = line();
+    let router = network.node(0);
+    firewall_script(router, MASQUERADE);
+    let listener = listen(network.server(), PORT);
+    let node = observing(router, "early");
+    for family in Family::ALL {
+        for _ in 0..3 {
+            connect(&network, &node, family, &listener);
+        }
+    }
+    assert!(counter(&node, "relays_opened") > 2);
+    let waiting = || sockets(router, "time-wait");
+    until("the end of TIME_WAIT", || waiting().is_empty());
 }

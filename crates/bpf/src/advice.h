@@ -102,6 +102,8 @@ GLOBAL int advise(struct __sk_buff *skb, const struct packet *pkt, struct verdic
 	if (profile && is_current(profile, how, now)) {
 		if (bpf_map_lookup_elem(&forwarded, &flow))
 			return ADVICE_FORWARD;
+		if (profile->translated & TRANSLATED_DESTINATION)
+			bpf_map_update_elem(&leaving, &isn, &flow, BPF_ANY);
 		advice = advice_of(profile, how, verdict);
 		if (advice == ADVICE_TRY)
 			bpf_map_update_elem(&trials, &flow, &profile->state, BPF_ANY);
@@ -139,13 +141,19 @@ GLOBAL int is_let_through(struct __sk_buff *skb, const struct packet *pkt)
 	struct handshake *handshake;
 	struct profile *profile;
 	struct flow flow;
+	__be32 isn;
 
 	if (!pkt || !how || is_blocked(now))
 		return false;
 	flow = pkt->flow;
 	profile = find_profile(&flow, skb->ifindex);
-	if (profile && is_current(profile, how, now))
+	/* Without the time nothing was learned: see `bypass_direct`. */
+	if (profile && profile->learned_ns && is_current(profile, how, now)) {
+		isn = pkt->tcp.seq;
+		if (profile->translated & TRANSLATED_DESTINATION)
+			bpf_map_update_elem(&leaving, &isn, &flow, BPF_ANY);
 		return true;
+	}
 	handshake = bpf_map_lookup_elem(&handshakes, &flow);
 	if (handshake && handshake->isn == pkt->tcp.seq)
 		handshake->flags |= HANDSHAKE_REPEATED;

@@ -262,6 +262,8 @@ static __always_inline __u8 next_state(const struct profile *former, const struc
 		count(STAT_BYPASSES);
 		return PROFILE_BYPASSED;
 	}
+	if (former->state == PROFILE_BYPASSED && now < former->until_ns)
+		return PROFILE_BYPASSED;
 	return former->state == PROFILE_VALIDATED ? PROFILE_VALIDATED : PROFILE_LEARNED;
 }
 

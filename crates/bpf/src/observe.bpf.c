@@ -120,6 +120,48 @@ static __always_inline struct server_options options_of(struct __sk_buff *skb,
 	return walk.found;
 }
 
+/* What NAT changed of a SYN that arrived as one of `flow`. */
+static __always_inline __u8 translated(const struct packet *pkt, const struct flow *flow)
+{
+	__u8 what = 0;
+
+	if (!is_same(&flow->client, &pkt->flow.client) ||
+	    flow->client_port != pkt->flow.client_port)
+		what |= TRANSLATED_SOURCE;
+	if (!is_same(&flow->server, &pkt->flow.server) ||
+	    flow->server_port != pkt->flow.server_port)
+		what |= TRANSLATED_DESTINATION;
+	return what;
+}
+
+/* NAT leads a client to a service that it can reach directly too. From now on no relay takes
+ * its direct connections: both may have the same port, and to conntrack and early
+ * demultiplexing one would be the other. */
+static __always_inline void bypass_direct(const struct flow *flow, const struct packet *pkt,
+					  __u32 ifindex)
+{
+	const struct observing *how = how_to_observe();
+	struct profile made = { .state = PROFILE_BYPASSED, .ifindex = ifindex };
+	struct profile_key key = {
+		.client = flow->client,
+		.server = pkt->flow.server,
+		.port = pkt->flow.server_port,
+	};
+	struct profile *profile;
+
+	if (!how)
+		return;
+	made.epoch = how->epoch;
+	made.until_ns = bpf_ktime_get_ns() + how->bypass_ns;
+	profile = bpf_map_lookup_elem(&profiles, &key);
+	if (!profile || profile->ifindex != ifindex || profile->epoch != how->epoch) {
+		bpf_map_update_elem(&profiles, &key, &made, BPF_ANY);
+		return;
+	}
+	profile->until_ns = made.until_ns;
+	profile->state = PROFILE_BYPASSED;
+}
+
 /* A SYN leaves; its TCP header is at `at`. For an observed handshake it shows the
  * results of NAT and MSS clamping, and the interface. */
 GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
@@ -128,6 +170,7 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	struct server_options options;
 	struct flow *flow;
 	__be32 isn;
+	__u8 what;
 
 	if (!pkt)
 		return TC_ACT_UNSPEC;
@@ -137,16 +180,14 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	flow = bpf_map_lookup_elem(&leaving, &isn);
 	if (!flow)
 		return TC_ACT_UNSPEC;
+	what = translated(pkt, flow);
+	if (what & TRANSLATED_DESTINATION)
+		bypass_direct(flow, pkt, skb->ingress_ifindex);
 	handshake = bpf_map_lookup_elem(&handshakes, flow);
 	if (!handshake || handshake->isn != isn)
 		return TC_ACT_UNSPEC;
 	handshake->source = pkt->flow.client;
-	if (!is_same(&flow->client, &pkt->flow.client) ||
-	    flow->client_port != pkt->flow.client_port)
-		handshake->translated |= TRANSLATED_SOURCE;
-	if (!is_same(&flow->server, &pkt->flow.server) ||
-	    flow->server_port != pkt->flow.server_port)
-		handshake->translated |= TRANSLATED_DESTINATION;
+	handshake->translated |= what;
 	options = options_of(skb, pkt, at);
 	handshake->syn_mss = options.mss;
 	handshake->out_ifindex = skb->ifindex;

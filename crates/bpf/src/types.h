@@ -174,7 +174,8 @@ enum profile_state {
 	PROFILE_LEARNED,  /* a handshake was forwarded and observed */
 	PROFILE_VALIDATED,   /* a relay's handshake with the client has worked too */
 	PROFILE_DOUBTED,  /* a relay got no answer: forward, and observe whether that gets one */
-	PROFILE_BYPASSED, /* forwarded flows get answers that relays do not */
+	PROFILE_BYPASSED, /* forwarded flows get answers that relays do not, or NAT leads the client
+			   * to the service as well */
 };
 
 /* The observations of connections of one client with one service. */

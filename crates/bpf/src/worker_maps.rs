@@ -54,11 +54,13 @@ pub trait Host {
     /// Whether the host tracks connections. With `now` its state is read anew; otherwise a recent
     /// reading may serve.
     fn tracks_connections(&mut self, now: bool) -> bool;
-    /// Whether it tracks a connection, not ended, that has these addresses where a client opened it, or
-    /// where its server answers it.
+    /// Whether it tracks an open connection that a client has opened with these addresses, or one, open
+    /// or ended, whose server NAT has changed and answers to this client's address.
     fn tracks(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
     /// Whether it tracks a connection, open or ended, whose server answers to this client's address.
     fn tracks_answers(&mut self, client: SocketAddr, server: SocketAddr) -> bool;
+    /// Has it track a connection no longer that the client has opened with these addresses.
+    fn untrack(&mut self, client: SocketAddr, server: SocketAddr);
     /// Destroys what the kernel keeps of these sockets.
     fn destroy(&mut self, closed: &[Closed]);
     /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
@@ -324,6 +326,13 @@ impl Intercept for WorkerMaps {
             Source::Translated(_) => self.host.tracks_answers(client, server),
             // With its own port a client is not relayed; NAT leaves this host's address alone.
             Source::Client | Source::Node => false,
+        }
+    }
+
+    fn untrack(&mut self, flow: &Flow) {
+        let profile = self.profile(flow);
+        if profile.is_some_and(|profile| profile.translated.source) {
+            self.host.untrack(flow.client(), flow.server());
         }
     }
 

@@ -248,11 +248,14 @@ pub trait Intercept {
     /// the default.
     fn set_initial_cwnd(&mut self, _peer: IpAddr, _start: Option<PathSettings>) {}
     /// Whether this host tracks a connection that keeps a socket bound to `source` from having these
-    /// addresses and ports: an open one, whose packets would reach the socket too, or where NAT
-    /// translates the source any one, which NAT would distinguish by another address or port.
+    /// addresses and ports: an open one, whose packets would reach the socket too, or one, open or
+    /// ended, from which NAT would distinguish it by another address or port.
     fn is_tracked(&mut self, _flow: &Flow, _source: Source) -> bool {
         false
     }
+    /// Has this host forget a relayed connection that was reset, if NAT translates its client. Another one
+    /// with its addresses and ports would else be translated as the relay's was for the node: not at all.
+    fn untrack(&mut self, _flow: &Flow) {}
     /// The observations of this flow's client and service, if there are any.
     fn observed(&mut self, _flow: &Flow) -> Option<Observed> {
         None

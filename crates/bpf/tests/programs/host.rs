@@ -288,6 +288,8 @@ impl posthaste_bpf::Host for NoHost {
         false
     }
 
+    fn untrack(&mut self, _client: SocketAddr, _server: SocketAddr) {}
+
     fn destroy(&mut self, _closed: &[Closed]) {}
 
     fn end_time_wait(&mut self, _local: SocketAddr, _remote: SocketAddr) -> bool {

@@ -223,6 +223,7 @@ impl<I: Intercept> Worker<I> {
             }
         }
         self.learn(&entry);
+        let (flow, is_observed) = (entry.flow, entry.is_observed());
         let closed = self.note_closed(&entry);
         Side::BOTH.iter().for_each(|side| self.unshare(key, *side));
         let record = self.record(key, &entry, outcome);
@@ -241,10 +242,19 @@ impl<I: Intercept> Worker<I> {
                 let _ = sys::set_reset_on_close(socket, false);
             }
         }
-        if let State::Open(relay) = entry.state {
+        let Entry { state, sockets, .. } = entry;
+        // Without a socket the client's connection is not the node's, and may go on.
+        let reset = is_observed && outcome != Outcome::Finished;
+        let reset = reset && sockets[Side::Downstream].is_some();
+        if let State::Open(relay) = state {
             for pipe in relay.into_pipes() {
                 self.buffers.pipes.discard(pipe);
             }
+        }
+        drop(sockets);
+        // After the resets, which belong to it.
+        if reset {
+            self.intercept.untrack(&flow);
         }
     }
 }

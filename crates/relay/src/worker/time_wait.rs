@@ -56,13 +56,16 @@ fn closed_downstream(entry: &Entry) -> Option<Closed> {
     })
 }
 
-/// `None` for a socket with an address of this host, which matches no foreign packets.
+/// `None` for a socket with an address of this host, which matches no foreign packets: unless it is that of
+/// NAT, whose connections share its ports.
 fn closed_upstream(entry: &Entry, socket: &OwnedFd) -> Option<Closed> {
     let local = sys::local_address(socket).ok()?;
+    let is_observed = entry.is_observed();
+    let is_foreign = local.ip() == entry.flow.client().ip();
     Some(Closed {
-        local: (local.ip() == entry.flow.client().ip()).then_some(local)?,
+        local: (is_foreign || is_observed).then_some(local)?,
         remote: entry.flow.server(),
-        ifindex: match entry.is_observed() {
+        ifindex: match is_observed {
             true => sys::bound_interface(socket).ok()?,
             false => 0,
         },
