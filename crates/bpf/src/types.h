@@ -482,7 +482,7 @@ enum step {
 	     "SYNs forwarded because a relay would save less than observe.gain_min.") \
 	STAT(TRIALS, "trials", "SYNs relayed for the first time after a handshake was observed.") \
 	STAT(BYPASSED, "bypassed", \
-	     "SYNs forwarded because relays got no answer where forwarding did.") \
+	     "SYNs forwarded because relays got no answer where forwarding did, or NAT leads their client to the service as well.") \
 	STAT(BYPASSES, "bypasses", \
 	     "Times that forwarding was found to get an answer where a relay did not.") \
 	STAT(RETRANSLATED, "retranslated", \
