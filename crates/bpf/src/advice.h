@@ -147,8 +147,8 @@ GLOBAL int is_let_through(struct __sk_buff *skb, const struct packet *pkt)
 		return false;
 	flow = pkt->flow;
 	profile = find_profile(&flow, skb->ifindex);
-	/* Without the time nothing was learned: see `bypass_direct`. */
-	if (profile && profile->learned_ns && is_current(profile, how, now)) {
+	/* Without that interface no handshake was observed: see `bypass_direct`. */
+	if (profile && profile->out_ifindex && is_current(profile, how, now)) {
 		isn = pkt->tcp.seq;
 		if (profile->translated & TRANSLATED_DESTINATION)
 			bpf_map_update_elem(&leaving, &isn, &flow, BPF_ANY);

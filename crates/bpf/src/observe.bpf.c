@@ -152,7 +152,8 @@ static __always_inline void bypass_direct(const struct flow *flow, const struct 
 	if (!how)
 		return;
 	made.epoch = how->epoch;
-	made.until_ns = bpf_ktime_get_ns() + how->bypass_ns;
+	made.learned_ns = bpf_ktime_get_ns();
+	made.until_ns = made.learned_ns + how->bypass_ns;
 	profile = bpf_map_lookup_elem(&profiles, &key);
 	if (!profile || profile->ifindex != ifindex || profile->epoch != how->epoch) {
 		bpf_map_update_elem(&profiles, &key, &made, BPF_ANY);
