@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
+use posthaste_lab::node::Node;
 
 use crate::observing::{MASQUERADE, connect, observing, share_a_pool};
 use crate::support::{
@@ -44,6 +45,12 @@ fn opened(network: &Network, family: Family, ports: [u16; 2], listener: &TcpList
     pair
 }
 
+/// Has a node learn to relay the client's connections with the server.
+fn teach(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
+    connect(network, node, family, listener);
+    assert!(connect(network, node, family, listener), "{family}");
+}
+
 /// Connections to a port, one older than the node and in the case of the server's own port one younger, keep
 /// working while the client opens relayed ones to the same server.
 fn forwarded_connections_keep_working(network: &Network, family: Family, port: u16) {
@@ -54,8 +61,7 @@ fn forwarded_connections_keep_working(network: &Network, family: Family, port: u
     if port == PORT {
         held.push(opened(network, family, [40_001, port], &listener));
     }
-    connect(network, &node, family, &listener);
-    assert!(connect(network, &node, family, &listener), "{family}");
+    teach(network, &node, family, &listener);
     // The kernel prefers the odd ports of the lower half: four in this range.
     pick_ports(router, "40000 40015");
     for _ in 0..12 {
@@ -101,8 +107,7 @@ fn relays_keep_the_address_that_nat_gives_their_client() {
         let address = own.next().expect("one of them");
         assert!(own.all(|other| other == address), "{family}");
         let node = observing(router, "early");
-        connect(&network, &node, family, &listener);
-        assert!(connect(&network, &node, family, &listener), "{family}");
+        teach(&network, &node, family, &listener);
         // The kernel prefers the odd ports of the lower half: 32 in this range.
         pick_ports(router, "40000 40127");
         for _ in 0..4 {
@@ -137,11 +142,7 @@ fn ports_of_ended_relays_are_free() {
     for mode in MODES {
         let node = observing(router, mode);
         for family in Family::ALL {
-            connect(&network, &node, family, &listener);
-            assert!(
-                connect(&network, &node, family, &listener),
-                "{mode} {family}"
-            );
+            teach(&network, &node, family, &listener);
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();
             let port = pair.seen_by_server().port();
@@ -165,11 +166,7 @@ fn one_port_for_a_published_and_a_direct_connection() {
     for (mode, ports) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
         let node = observing(network.node(0), mode);
         for family in Family::ALL {
-            connect(&network, &node, family, &listener);
-            assert!(
-                connect(&network, &node, family, &listener),
-                "{mode} {family}"
-            );
+            teach(&network, &node, family, &listener);
             for (port, [first, second]) in
                 [(ports, [PUBLISHED, PORT]), (ports + 2, [PORT, PUBLISHED])]
             {
@@ -196,11 +193,7 @@ fn connections_after_a_reset_are_translated() {
     for (mode, port) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
         for family in Family::ALL {
             let node = observing(router, mode);
-            connect(&network, &node, family, &listener);
-            assert!(
-                connect(&network, &node, family, &listener),
-                "{mode} {family}"
-            );
+            teach(&network, &node, family, &listener);
             let Pair { mut client, server } = opened(&network, family, [port, PORT], &listener);
             reset(server);
             expect_reset(&mut client);
