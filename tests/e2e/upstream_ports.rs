@@ -226,3 +226,32 @@ fn translated_relays_leave_no_sockets() {
     let waiting = || sockets(router, "time-wait");
     until("the end of TIME_WAIT", || waiting().is_empty());
 }
+
+/// To NAT the port of a translated connection is taken for as long as conntrack has it.
+// promise: X6
+#[test]
+fn relays_take_no_port_of_an_ended_translated_connection() {
+    let network = line();
+    let router = network.node(0);
+    publish(&network);
+    let listener = listen(network.server(), PORT);
+    let ports: Vec<u16> = (40_001..40_016).step_by(2).collect();
+    for family in Family::ALL {
+        for port in &ports {
+            opened(&network, family, [*port, PUBLISHED], &listener).close_client_first();
+        }
+        let node = observing(router, "early");
+        teach(&network, &node, family, &listener);
+        // The kernel prefers the odd ports of the lower half: 32 in this range.
+        pick_ports(router, "40000 40127");
+        for _ in 0..4 {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            let port = pair.seen_by_server().port();
+            assert!(!ports.contains(&port), "{family}: {port}");
+            pair.close_server_first();
+        }
+        assert!(counter(&node, "relays_opened") > 4, "{family}");
+        pick_ports(router, "32768 60999");
+    }
+}
