@@ -46,7 +46,7 @@ fn opened(network: &Network, family: Family, ports: [u16; 2], listener: &TcpList
 }
 
 /// Has a node learn to relay the client's connections with the server.
-fn teach(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
+fn learn_to_relay(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
     connect(network, node, family, listener);
     assert!(connect(network, node, family, listener), "{family}");
 }
@@ -61,7 +61,7 @@ fn forwarded_connections_keep_working(network: &Network, family: Family, port: u
     if port == PORT {
         held.push(opened(network, family, [40_001, port], &listener));
     }
-    teach(network, &node, family, &listener);
+    learn_to_relay(network, &node, family, &listener);
     // The kernel prefers the odd ports of the lower half: four in this range.
     pick_ports(router, "40000 40015");
     for _ in 0..12 {
@@ -107,7 +107,7 @@ fn relays_keep_the_address_that_nat_gives_their_client() {
         let address = own.next().expect("one of them");
         assert!(own.all(|other| other == address), "{family}");
         let node = observing(router, "early");
-        teach(&network, &node, family, &listener);
+        learn_to_relay(&network, &node, family, &listener);
         // The kernel prefers the odd ports of the lower half: 32 in this range.
         pick_ports(router, "40000 40127");
         for _ in 0..4 {
@@ -142,7 +142,7 @@ fn ports_of_ended_relays_are_free() {
     for mode in MODES {
         let node = observing(router, mode);
         for family in Family::ALL {
-            teach(&network, &node, family, &listener);
+            learn_to_relay(&network, &node, family, &listener);
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();
             let port = pair.seen_by_server().port();
@@ -166,7 +166,7 @@ fn one_port_for_a_published_and_a_direct_connection() {
     for (mode, ports) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
         let node = observing(network.node(0), mode);
         for family in Family::ALL {
-            teach(&network, &node, family, &listener);
+            learn_to_relay(&network, &node, family, &listener);
             for (port, [first, second]) in
                 [(ports, [PUBLISHED, PORT]), (ports + 2, [PORT, PUBLISHED])]
             {
@@ -193,7 +193,7 @@ fn connections_after_a_reset_are_translated() {
     for (mode, port) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
         for family in Family::ALL {
             let node = observing(router, mode);
-            teach(&network, &node, family, &listener);
+            learn_to_relay(&network, &node, family, &listener);
             let Pair { mut client, server } = opened(&network, family, [port, PORT], &listener);
             reset(server);
             expect_reset(&mut client);
@@ -241,7 +241,7 @@ fn relays_take_no_port_of_an_ended_translated_connection() {
             opened(&network, family, [*port, PUBLISHED], &listener).close_client_first();
         }
         let node = observing(router, "early");
-        teach(&network, &node, family, &listener);
+        learn_to_relay(&network, &node, family, &listener);
         // The kernel prefers the odd ports of the lower half: 32 in this range.
         pick_ports(router, "40000 40127");
         for _ in 0..4 {
