@@ -104,6 +104,8 @@ counters! {
     bypasses_begun: total,
     #[doc = "Such attempts that were given up without effect: the relay stays."]
     bypasses_given_up: total,
+    #[doc = "Such attempts that cannot be given up any more: new segments go past the relay."]
+    bypasses_cut: total,
     #[doc = "Flows given back to forwarding as this host did not answer their client."]
     undelivered: total,
     #[doc = "Frames that could not be put back on their device."]

@@ -320,14 +320,17 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.get(key) else {
             return;
         };
-        let stage = match self.intercept.step_bypass(&entry.flow, self.now) {
+        let next = match self.intercept.step_bypass(&entry.flow, self.now) {
             BypassStep::GiveUp => return self.stay(key),
             BypassStep::Clamp => stage,
             BypassStep::Drain => Stage::Draining,
             BypassStep::Close => Stage::Closing { since: self.now },
             BypassStep::Reset => return self.end(key, Outcome::Internal),
         };
-        self.leaving.set(key, stage, self.now);
+        if matches!((stage, next), (Stage::Clamping, Stage::Draining)) {
+            self.counters.bypasses_cut.add(1);
+        }
+        self.leaving.set(key, next, self.now);
     }
 
     /// Gives the attempt up: nothing has changed.
