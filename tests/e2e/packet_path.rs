@@ -49,6 +49,13 @@ iifname \"c0\" tcp flags & (fin|syn|rst|ack) == syn ct state new accept
 }
 ";
 
+const MASQUERADE: &str = "table inet nat {
+chain post { type nat hook postrouting priority 100
+masquerade
+}
+}
+";
+
 /// Connects once, so that the node learns what the destination grants.
 fn learn(network: &Network, node: &Node, family: Family, listener: &TcpListener) {
     let before = redirect(node, "packet_learning");

@@ -152,10 +152,8 @@ static long release_piece(__u32 index, struct release *release)
 
 /* Sends the client's segments to the server, in the client's numbers and by the client's
  * way: they enter its interface once more, and are translated there as any. The packet
- * that becomes them is one of the server's. `reset`: the reset of an older connection
- * instead. */
-GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
-		      struct packet_flow *entry, __u32 reset)
+ * that becomes them is one of the server's. */
+GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt, struct packet_flow *entry)
 {
 	struct release release = { .skb = skb };
 	struct packet_scratch *scratch = scratch_area();
@@ -184,17 +182,45 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt,
 	segment->partial = spoil_checksum(skb, at);
 	release.segment = segment;
 	swap_link_addresses(skb, pkt->l2_bytes);
-	if (reset) {
-		segment->seq = bpf_ntohl(pkt->tcp.ack_seq);
-		segment->ack = 0;
-		segment->flags = TCP_RST;
-		segment->timestamps = false;
-	} else {
-		bpf_loop(held_pieces(entry), release_piece, &release, 0);
-		if (release.sent)
-			return DROP;
-		segment->seq = entry->client_isn + 1;
-		segment->flags = TCP_ACK;
-	}
+	bpf_loop(held_pieces(entry), release_piece, &release, 0);
+	if (release.sent)
+		return DROP;
+	segment->seq = entry->client_isn + 1;
+	segment->flags = TCP_ACK;
 	return write_segment(skb, segment, NULL) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : DROP;
+}
+
+/* Resets an older connection that the server still has with these addresses, as a client in SYN-SENT
+ * would (RFC 9293 section 3.10.7.3), and sends the SYN again behind the reset. Not twice: a server need
+ * not believe the reset (RFC 1337). Both enter the client's interface once more, and the packet in
+ * hand, of either end, becomes them. */
+GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct segment *segment;
+
+	if (!pkt || !entry || !scratch)
+		return DROP;
+	segment = &scratch->segment;
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = flow_of(&scratch->key, entry->turned);
+	segment->family = pkt->family;
+	segment->l2_bytes = pkt->l2_bytes;
+	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
+	segment->seq = entry->older_ack;
+	segment->flags = TCP_RST;
+	segment->partial = spoil_checksum(skb, tcp_at(pkt->family, pkt->l2_bytes));
+	if (pkt->l2_bytes)
+		bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
+	if (!write_segment(skb, segment, NULL))
+		return DROP;
+	if (entry->older != OLDER_RESET) {
+		entry->older = OLDER_RESET;
+		bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS);
+		repeat_syn(segment, entry);
+		if (!write_segment(skb, segment, NULL))
+			return DROP;
+	}
+	return bpf_redirect(entry->ifindex, BPF_F_INGRESS);
 }

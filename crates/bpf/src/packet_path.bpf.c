@@ -194,7 +194,7 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		note_opened(entry);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
-		return DROP;
+		return entry->older == OLDER_SEEN ? renew(skb, pkt, entry) : DROP;
 	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 }
 
@@ -370,12 +370,12 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		}
 		if (change(entry, PACKET_HELD, PACKET_OPEN))
 			note_opened(entry);
-		return turn_round(skb, pkt, entry, false);
+		return turn_round(skb, pkt, entry);
 	}
 	if (state == PACKET_ACCEPTED)
 		return probe_client(skb, pkt, entry);
 	/* The node's ACK was lost. */
-	return state == PACKET_OPEN ? turn_round(skb, pkt, entry, false) : DROP;
+	return state == PACKET_OPEN ? turn_round(skb, pkt, entry) : DROP;
 }
 
 /* Translates a segment of the server. */
@@ -435,16 +435,21 @@ GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
 					    __u32 at, struct packet_flow *entry)
 {
-	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
+	__u32 ack = bpf_ntohl(pkt->tcp.ack_seq);
+	bool fits = ack == entry->client_isn + 1;
 
 	if (!pkt->tcp.ack)
 		return NEXT;
 	if (pkt->tcp.rst)
 		return fits ? on_refusal(skb, pkt, at, entry) : NEXT;
-	/* The server still has an older connection with these addresses: reset it as a
-	 * client in SYN-SENT would (RFC 9293 section 3.10.7.3). The SYN is sent again. */
-	if (!fits && entry->state == PACKET_HELD)
-		return turn_round(skb, pkt, entry, true);
+	if (fits || entry->state == PACKET_ACCEPTED)
+		return NEXT;
+	/* The server still has an older connection with these addresses. */
+	entry->older_ack = ack;
+	if (entry->state == PACKET_HELD)
+		return renew(skb, pkt, entry);
+	/* Another host may have forged the SYN: the client has to answer first. */
+	entry->older = OLDER_SEEN;
 	return NEXT;
 }
 

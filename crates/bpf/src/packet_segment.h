@@ -119,6 +119,20 @@ static __always_inline void reset_to_client(struct segment *segment,
 	segment->hop_limit = ANSWER_HOPS;
 }
 
+/* The client's SYN once more. It differs from the client's only in the place of its options. */
+static __always_inline void repeat_syn(struct segment *segment, const struct packet_flow *entry)
+{
+	segment->hop_limit = entry->hop_limit;
+	segment->class_label = entry->class_label;
+	segment->seq = entry->client_isn;
+	segment->flags = TCP_SYN;
+	segment->window = entry->window;
+	segment->offers = entry->promised;
+	segment->mss = entry->syn_mss;
+	segment->shift = entry->client_shift;
+	segment->ts_value = entry->client_ts;
+}
+
 /* Bytes of the TCP header of a segment. */
 static __always_inline __u32 header_bytes(const struct segment *segment)
 {

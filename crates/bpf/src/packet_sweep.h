@@ -149,20 +149,6 @@ int packet_sweep(struct __sk_buff *skb)
 	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
 }
 
-/* The client's SYN once more. It differs from the client's only in the place of its options. */
-static __always_inline void repeat_syn(struct segment *segment, const struct packet_flow *entry)
-{
-	segment->hop_limit = entry->hop_limit;
-	segment->class_label = entry->class_label;
-	segment->seq = entry->client_isn;
-	segment->flags = TCP_SYN;
-	segment->window = entry->window;
-	segment->offers = entry->promised;
-	segment->mss = entry->syn_mss;
-	segment->shift = entry->client_shift;
-	segment->ts_value = entry->client_ts;
-}
-
 /* The entry of the flow whose key is in the frame. */
 static __always_inline struct packet_flow *flow_in_frame(struct __sk_buff *skb,
 							 struct packet_scratch *scratch)

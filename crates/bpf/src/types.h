@@ -237,6 +237,13 @@ enum packet_state {
 	PACKET_REMOVED,  /* the sweep has claimed it */
 };
 
+/* A connection that the server still has with the addresses and ports of a new flow. */
+enum packet_older {
+	OLDER_NONE,
+	OLDER_SEEN,  /* the server has answered the SYN with an ACK of it */
+	OLDER_RESET, /* the node has reset it, and sent the SYN again */
+};
+
 /* By what the packet path finds the flow of a segment of either direction: the end with
  * the lower port, or if they are equal with the lower address, is the first. */
 struct packet_key {
@@ -304,6 +311,8 @@ struct packet_flow {
 	/* How often the acknowledgements have passed the numbers of the SYNs, after 4 GiB each. */
 	__u16 server_wraps;
 	__u16 client_wraps;
+	__u32 older_ack; /* what the server acknowledges of an older connection */
+	__u32 older;	 /* enum packet_older */
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2

@@ -105,13 +105,7 @@ fn losses_are_repaired() {
 fn strict_firewall_finds_nothing_invalid() {
     let network = line();
     let node = network.node(0);
-    let masquerade = "table inet nat {
-chain post { type nat hook postrouting priority 100
-masquerade
-}
-}
-";
-    firewall_script(node, masquerade);
+    firewall_script(node, MASQUERADE);
     firewall_script(node, STRICT);
     let host = node;
     let (node, listener) = ready(&network);

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use super::ends::exchange;
+use super::ends::{carry, exchange};
 use super::*;
 use crate::support::dial_from;
 
@@ -94,4 +94,97 @@ fn stale_promises_lose_no_byte() {
         }
         assert_eq!(redirect(&node, "packet_mismatches"), 16, "{option}");
     }
+}
+
+/// What the client sends on its first connection from a port: more than its initial sequence number grows
+/// until the next one (a count each 64 ns), whose SYN is then an old segment for the server.
+const OLD_BYTES: usize = 200_000_000;
+
+/// A network whose client sends no timestamps, by which a server in TIME-WAIT would know a new connection.
+fn without_timestamps() -> Network {
+    let network = line();
+    let client = network.client();
+    client
+        .sysctl("net.ipv4.tcp_timestamps", "0")
+        .expect("a setting");
+    network
+}
+
+/// A connection that leaves its server in TIME-WAIT, and its client's address and port.
+fn leave_time_wait(
+    network: &Network,
+    family: Family,
+    listener: &TcpListener,
+    port: u16,
+) -> [SocketAddr; 2] {
+    let source = (network.client_address(family), port).into();
+    let to = target(network, family, listener);
+    let mut pair = open_from(network, source, to, listener);
+    carry(&mut pair.client, &mut pair.server, OLD_BYTES, 1);
+    pair.close_server_first();
+    [source, to]
+}
+
+/// A server in TIME-WAIT answers a SYN by an ACK if its number is old. The node resets what the server has, and
+/// sends the SYN again at once, not when its timer expires, which may happen on a busy machine.
+fn leaves_time_wait(network: &Network) {
+    let (node, listener) = ready(network);
+    let counters = || ["packet_taken", "packet_resent"].map(|name| redirect(&node, name));
+    let mut ports = 20_000..;
+    for family in Family::ALL {
+        let mut opens_at_once = |_| {
+            let port = ports.next().expect("a port");
+            let [source, to] = leave_time_wait(network, family, &listener, port);
+            let resets = ("input", "tcp flags rst counter");
+            firewall(network.server(), "resets", &[resets]);
+            let before = counters();
+            let mut pair = open_from(network, source, to, &listener);
+            pair.check();
+            let after = counters();
+            pair.close_client_first();
+            let resets = firewall_text(network.server(), "resets");
+            remove_firewall(network.server(), "resets");
+            assert_eq!(after[0], before[0] + 1, "on the packet path");
+            after[1] == before[1] && !resets.contains("packets 0 ")
+        };
+        assert!((0..5).any(&mut opens_at_once), "{family}");
+    }
+}
+
+// promise: PK2
+#[test]
+fn servers_leave_time_wait_at_once() {
+    leaves_time_wait(&without_timestamps());
+}
+
+// promise: PK2
+#[test]
+fn servers_leave_time_wait_behind_masquerading() {
+    let network = without_timestamps();
+    firewall_script(network.node(0), MASQUERADE);
+    firewall_script(network.node(0), STRICT);
+    leaves_time_wait(&network);
+}
+
+/// A server that ignores resets in TIME-WAIT (RFC 1337) gets no more SYNs than a silent one and one more, and
+/// the client is reset.
+// promise: PK2
+#[test]
+fn servers_that_stay_in_time_wait_get_few_syns() {
+    let network = without_timestamps();
+    let server = network.server();
+    server
+        .sysctl("net.ipv4.tcp_rfc1337", "1")
+        .expect("a setting");
+    let (_node, listener) = ready(&network);
+    let [source, to] = leave_time_wait(&network, Family::V4, &listener, 20_000);
+    let syns = ("input", "tcp flags & (syn | ack) == syn counter");
+    firewall(server, "syns", &[syns]);
+    let mut client = dial_from(network.client(), source, to).expect("the node answers");
+    let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+    // The client's, one behind the reset, and two by the timer.
+    let counted = firewall_text(server, "syns");
+    let is_few = (2..=4).any(|number| counted.contains(&format!("packets {number} ")));
+    assert!(is_few, "{counted}");
 }

@@ -261,8 +261,12 @@ impl<'a> Test<'a> {
             self.expect([&[], &[forwarded(&proof)]], "not a proof")?;
         }
         proof.acknowledgment = flow.isn.wrapping_add(1);
-        self.ports.client.send(&proof, Offload::None);
-        flow.hold(&proof, 1);
+        if self.rng.once_in(4) {
+            self.meet_older(flow, &proof)?;
+        } else {
+            self.ports.client.send(&proof, Offload::None);
+            flow.hold(&proof, 1);
+        }
         for _ in 0..self.rng.below(8_u32) * self.rng.below(4_u32) {
             next = self.send_early(flow, next);
         }
@@ -290,6 +294,28 @@ impl<'a> Test<'a> {
         }
         assert_eq!(found.len(), expected.len(), "{:?}", flow.syn);
         Ok(())
+    }
+
+    /// The server has an older connection, and shows it before or after the client's proof: it is reset
+    /// only then, and the SYN sent again only once.
+    fn meet_older(&mut self, flow: &mut Flow, proof: &Segment) -> Result<(), Slow> {
+        let is_before = self.rng.once_in(2);
+        let older = self.older_segment(flow);
+        if is_before {
+            self.ports.server.send(&older, Offload::None);
+            self.expect([&[forwarded(&older)], &[]], "an older connection")?;
+        }
+        self.ports.client.send(proof, Offload::None);
+        flow.hold(proof, 1);
+        if !is_before {
+            self.expect([&[], &[]], "a proof")?;
+            self.ports.server.send(&older, Offload::None);
+        }
+        let renewed = [flow.reset_of(&older), flow.syn_again()];
+        self.expect([&[], &renewed], "an older connection is reset")?;
+        let older = self.older_segment(flow);
+        self.ports.server.send(&older, Offload::Checksum);
+        self.expect([&[], &[flow.reset_of(&older)]], "one more reset")
     }
 
     /// The client sends data before the server's answer; returns its next number.

@@ -166,6 +166,16 @@ impl Test<'_> {
         }
     }
 
+    /// A segment of a connection that the server still has with the addresses and ports of the flow.
+    pub(super) fn older_segment(&mut self, flow: &Flow) -> Segment {
+        Segment {
+            sequence: self.number(),
+            acknowledgment: flow.syn.sequence.wrapping_sub(self.rng.below(1 << 31)),
+            window: self.rng.pick(&[0xffff, 502, 0]),
+            ..Segment::new(flow.syn.to, flow.syn.from, ACK)
+        }
+    }
+
     pub(super) fn server_segment(&mut self, flow: &Flow) -> Segment {
         let mut options = Vec::new();
         if flow.is_stamped() {

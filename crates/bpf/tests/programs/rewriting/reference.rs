@@ -4,7 +4,7 @@
 //! [`Segment::read`].
 
 use super::options::{Offer, Opt, read};
-use crate::segment::{ACK, FIN, SYN, Segment};
+use crate::segment::{ACK, FIN, RST, SYN, Segment};
 
 /// Segments that a flow holds until its server answers, and the longest that a client may send.
 const HELD_MAX: usize = 16;
@@ -165,6 +165,37 @@ impl Flow {
             hops: 64,
             options: options.flat_map(|option| option.bytes()).collect(),
             data: Vec::new(),
+        }
+    }
+
+    /// The reset of an older connection of which the server has sent a segment.
+    pub(super) fn reset_of(&self, older: &Segment) -> Segment {
+        forwarded(&Segment {
+            sequence: older.acknowledgment,
+            window: 0,
+            hops: self.syn.hops,
+            options: Vec::new(),
+            ..Segment::new(self.syn.from, self.syn.to, RST)
+        })
+    }
+
+    /// The SYN once more, with the client's last window and timestamp, and options in the node's order.
+    pub(super) fn syn_again(&self) -> Segment {
+        let Promise {
+            shift, sack, times, ..
+        } = self.promise;
+        let options = [
+            self.offer.mss.map(Opt::Mss),
+            sack.then_some(Opt::SackPermitted),
+            times.then_some(Opt::Times(self.newest, 0)),
+            shift.and(self.offer.shift).map(Opt::Shift),
+        ];
+        let options = options.into_iter().flatten();
+        Segment {
+            flags: SYN,
+            window: self.window,
+            options: options.flat_map(|option| option.bytes()).collect(),
+            ..forwarded(&self.syn)
         }
     }
 
