@@ -103,10 +103,12 @@ fn known_destinations_are_relayed() {
 // promise: X2
 #[test]
 fn near_destinations_forwarded() {
-    let network = network([Link::delay(2 * MS), Link::Veth]);
+    let network = network([Link::delay(50 * MS), Link::Veth]);
     let listener = listen(network.server(), PORT);
-    let node = Node::builder(network.node(0), binary()).observing();
-    let node = node.start().expect("the node becomes ready");
+    // Also for a server that answers late on a busy machine.
+    let config = "[observe]\ngain_min = \"90ms\"\n";
+    let node = Node::builder(network.node(0), binary()).config(config);
+    let node = node.observing().start().expect("the node becomes ready");
     for family in Family::ALL {
         for _ in 0..3 {
             assert!(!connect(&network, &node, family, &listener), "{family}");
