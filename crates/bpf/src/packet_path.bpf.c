@@ -138,14 +138,18 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 					  __u32 at, struct packet_flow *entry,
 					  struct packet_scratch *scratch)
 {
-	/* Another number: the client or the node resets an older connection. */
-	if (bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
+	__u32 seq = bpf_ntohl(pkt->tcp.seq);
+
+	/* Another number: the client or the node resets an older connection, whose numbers may be near
+	 * these. */
+	if (seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX ||
+	    (entry->older == OLDER_RESET && seq == entry->older_ack))
 		return PASS;
 	if (entry->state == PACKET_HELD)
 		/* Behind the data; on its own it would have no connection in the firewall's table. */
 		return hold(skb, pkt, at, entry) ? DROP :
 						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
-	if (bpf_ntohl(pkt->tcp.seq) == entry->client_isn + 1)
+	if (seq == entry->client_isn + 1)
 		close_early(&scratch->key, entry);
 	return PASS;
 }

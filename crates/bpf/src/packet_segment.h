@@ -119,6 +119,16 @@ static __always_inline void reset_to_client(struct segment *segment,
 	segment->hop_limit = ANSWER_HOPS;
 }
 
+/* The client's last window, which a SYN does not scale (RFC 7323 section 2.2). */
+static __always_inline __u16 syn_window(const struct packet_flow *entry)
+{
+	__u64 window = entry->window;
+
+	if (entry->state == PACKET_HELD && entry->promised & OFFERS_WINDOW_SCALE)
+		window <<= entry->client_shift & 15;
+	return window > 0xffff ? 0xffff : window;
+}
+
 /* The client's SYN once more. It differs from the client's only in the place of its options. */
 static __always_inline void repeat_syn(struct segment *segment, const struct packet_flow *entry)
 {
@@ -126,7 +136,7 @@ static __always_inline void repeat_syn(struct segment *segment, const struct pac
 	segment->class_label = entry->class_label;
 	segment->seq = entry->client_isn;
 	segment->flags = TCP_SYN;
-	segment->window = entry->window;
+	segment->window = syn_window(entry);
 	segment->offers = entry->promised;
 	segment->mss = entry->syn_mss;
 	segment->shift = entry->client_shift;

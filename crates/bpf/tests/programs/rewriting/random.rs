@@ -168,9 +168,16 @@ impl Test<'_> {
 
     /// A segment of a connection that the server still has with the addresses and ports of the flow.
     pub(super) fn older_segment(&mut self, flow: &Flow) -> Segment {
+        let (far, near) = (self.number(), self.rng.below(1 << 17));
+        let distance = self.rng.pick(&[far, near]);
+        // The next number would be one of this flow.
+        let acknowledgment = flow
+            .syn
+            .sequence
+            .wrapping_add(2 + distance % (u32::MAX - 1));
         Segment {
             sequence: self.number(),
-            acknowledgment: flow.syn.sequence.wrapping_sub(self.rng.below(1 << 31)),
+            acknowledgment,
             window: self.rng.pick(&[0xffff, 502, 0]),
             ..Segment::new(flow.syn.to, flow.syn.from, ACK)
         }

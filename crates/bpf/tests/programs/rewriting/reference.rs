@@ -191,9 +191,10 @@ impl Flow {
             shift.and(self.offer.shift).map(Opt::Shift),
         ];
         let options = options.into_iter().flatten();
+        let scale = shift.and(self.offer.shift).unwrap_or(0);
         Segment {
             flags: SYN,
-            window: self.window,
+            window: rescaled(self.window, scale, 0),
             options: options.flat_map(|option| option.bytes()).collect(),
             ..forwarded(&self.syn)
         }
