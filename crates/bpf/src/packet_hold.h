@@ -191,9 +191,9 @@ GLOBAL int turn_round(struct __sk_buff *skb, const struct packet *pkt, struct pa
 }
 
 /* Resets an older connection that the server still has with these addresses, as a client in SYN-SENT
- * would (RFC 9293 section 3.10.7.3), and sends the SYN again behind the reset. Not twice: a server need
- * not believe the reset (RFC 1337). Both enter the client's interface once more, and the packet in
- * hand, of either end, becomes them. */
+ * would (RFC 9293 section 3.10.7.3), and sends the SYN again behind the reset. Once until the timer sends
+ * the SYN: a server need not believe the reset (RFC 1337). Both enter the client's interface once more,
+ * and the packet in hand, of either end, becomes them. */
 GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
@@ -213,14 +213,10 @@ GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_
 	segment->partial = spoil_checksum(skb, tcp_at(pkt->family, pkt->l2_bytes));
 	if (pkt->l2_bytes)
 		bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
+	entry->older = OLDER_RESET;
 	if (!write_segment(skb, segment, NULL))
 		return DROP;
-	if (entry->older != OLDER_RESET) {
-		entry->older = OLDER_RESET;
-		bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS);
-		repeat_syn(segment, entry);
-		if (!write_segment(skb, segment, NULL))
-			return DROP;
-	}
-	return bpf_redirect(entry->ifindex, BPF_F_INGRESS);
+	bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS);
+	repeat_syn(segment, entry);
+	return write_segment(skb, segment, NULL) ? bpf_redirect(entry->ifindex, BPF_F_INGRESS) : DROP;
 }

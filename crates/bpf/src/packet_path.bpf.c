@@ -143,7 +143,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	/* Another number: the client or the node resets an older connection, whose numbers may be near
 	 * these. */
 	if (seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX ||
-	    (entry->older == OLDER_RESET && seq == entry->older_ack))
+	    (entry->older != OLDER_NONE && seq == entry->older_ack))
 		return PASS;
 	if (entry->state == PACKET_HELD)
 		/* Behind the data; on its own it would have no connection in the firewall's table. */
@@ -448,13 +448,14 @@ static __always_inline int on_early_segment(struct __sk_buff *skb, const struct 
 		return fits ? on_refusal(skb, pkt, at, entry) : NEXT;
 	if (fits || entry->state == PACKET_ACCEPTED)
 		return NEXT;
-	/* The server still has an older connection with these addresses. */
+	/* The server still has an older connection with these addresses. What it sent before the reset
+	 * reached it shows nothing: one more would end the new connection in a firewall's table. */
+	if (entry->older == OLDER_RESET)
+		return DROP;
 	entry->older_ack = ack;
-	if (entry->state == PACKET_HELD)
-		return renew(skb, pkt, entry);
-	/* Another host may have forged the SYN: the client has to answer first. */
 	entry->older = OLDER_SEEN;
-	return NEXT;
+	/* Another host may have forged the SYN: the client has to answer first. */
+	return entry->state == PACKET_HELD ? renew(skb, pkt, entry) : NEXT;
 }
 
 SEC("classifier")

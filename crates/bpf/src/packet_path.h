@@ -292,7 +292,7 @@ static __always_inline bool store_flow(struct packet_scratch *scratch, bool agai
 	 * this flow in its budget. What is claimed here is too young for it. */
 	entry->since_ns = scratch->flow.since_ns;
 	state = entry->state;
-	if ((state != PACKET_CLOSED && state != PACKET_OPEN) ||
+	if ((state != PACKET_CLOSED && state != PACKET_OPEN && state != PACKET_GIVEN_UP) ||
 	    !change(entry, state, scratch->flow.state))
 		return false;
 	*entry = scratch->flow;

@@ -209,6 +209,8 @@ int packet_resend(struct __sk_buff *skb)
 		reset_to_client(segment, entry);
 	else
 		repeat_syn(segment, entry);
+	/* The reset of an older connection may be lost: then the server answers this SYN by an ACK too. */
+	entry->older = OLDER_NONE;
 	if (!send_segment(skb, segment, entry, given_up) && !given_up)
 		count(STAT_PACKET_RESENT);
 	return 0;

@@ -214,6 +214,8 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 static __always_inline bool has_ended(const struct packet_flow *entry)
 {
 	return entry->state == PACKET_CLOSED || entry->state == PACKET_LEARNING ||
+	       /* Its client has begun anew. */
+	       entry->state == PACKET_GIVEN_UP ||
 	       entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER);
 }
 

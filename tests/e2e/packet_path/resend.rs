@@ -3,9 +3,12 @@
 //!
 //! A client that waits for its server to speak sends nothing that could show the loss.
 
+use std::net::IpAddr;
+
 use super::ends::carry;
 use super::forged::{CLAIMED, MSS, expect_claimed};
 use super::*;
+use crate::support::{deliver, dial_from, kernel_counter};
 use crate::syn_options::raw::send_syn;
 
 // promise: PK3
@@ -100,4 +103,33 @@ fn absent_clients_have_one_syn_repeated() {
     assert_eq!(redirect(&node, "packet_given_up"), 0);
     let rules = firewall_text(network.node(0), "dead");
     assert!(rules.contains("counter packets 2 "), "{rules}");
+}
+
+/// What is left of a flow without an answer ends with its client's next SYN: it would drop the new
+/// connection's acknowledgement, and reset it.
+// promise: PK3
+#[test]
+fn given_up_flows_leave_their_ports() {
+    let network = line();
+    let (_node, listener) = ready(&network);
+    let [client, server] = [network.client(), network.server()];
+    firewall(server, "silent", &[("input", "tcp flags syn drop")]);
+    let to = target(&network, Family::V4, &listener);
+    let sources = [0, 1, 2, 3, 4].map(|port| (network.client_address(Family::V4), 20_000 + port));
+    let dialled = sources.map(|source| dial_from(client, source.into(), to));
+    for dialled in dialled {
+        let mut stream = dialled.expect("the node answers");
+        uninterrupted(|| stream.read(&mut [0])).expect_err("it is reset");
+    }
+    remove_firewall(server, "silent");
+    let opens_at_once = |source: (IpAddr, u16)| {
+        let before = kernel_counter(server, "TcpExt", "TCPTimeouts");
+        let mut pair = Pair::of(dial_from(client, source.into(), to), &listener);
+        // The server is the first to send.
+        deliver(&mut pair.server, &mut pair.client, b"220 ready");
+        pair.close_client_first();
+        kernel_counter(server, "TcpExt", "TCPTimeouts") == before
+    };
+    // On a busy machine a timer may expire.
+    assert!(sources.into_iter().any(opens_at_once));
 }

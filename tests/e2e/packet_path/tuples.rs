@@ -166,8 +166,8 @@ fn servers_leave_time_wait_behind_masquerading() {
     leaves_time_wait(&network);
 }
 
-/// A server that ignores resets in TIME-WAIT (RFC 1337) gets no more SYNs than a silent one and one more, and
-/// the client is reset.
+/// A server that ignores resets in TIME-WAIT (RFC 1337) gets at most two SYNs for each that a silent one gets,
+/// and the client is reset.
 // promise: PK2
 #[test]
 fn servers_that_stay_in_time_wait_get_few_syns() {
@@ -183,8 +183,8 @@ fn servers_that_stay_in_time_wait_get_few_syns() {
     let mut client = dial_from(network.client(), source, to).expect("the node answers");
     let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
     assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-    // The client's, one behind the reset, and two by the timer.
+    // The client's and two by the timer, and one behind the reset after each.
     let counted = firewall_text(server, "syns");
-    let is_few = (2..=4).any(|number| counted.contains(&format!("packets {number} ")));
+    let is_few = (2..=6).any(|number| counted.contains(&format!("packets {number} ")));
     assert!(is_few, "{counted}");
 }
