@@ -60,12 +60,11 @@ static __always_inline void promise(struct packet_flow *made, const struct packe
  * takes the way to the node for the whole one, and repeats data that wait here for the server.
  * After the delay both handshakes complete together, so the server gets nothing later. An
  * eighth less, since the server may answer sooner than before. */
-static __always_inline __u16 answer_delay(const struct packet_flow *made,
+static __always_inline __u16 answer_delay(const struct packet_flow *made, __u64 key,
 					  const struct packet_profile *profile)
 {
 	__u32 ifindex = made->ifindex;
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
-	__u64 key = made->prefix;
 	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
 	__u32 least = profile->rtt_us - profile->rtt_us / 8;
 	__u32 delay;
@@ -80,11 +79,10 @@ static __always_inline __u16 answer_delay(const struct packet_flow *made,
 
 /* The client has acknowledged its answer. A longer way than before counts at once: to delay too
  * little costs less than to delay too much. */
-static __always_inline void note_client_rtt(const struct packet_flow *entry)
+static __always_inline void note_client_rtt(const struct packet_flow *entry, __u64 key)
 {
 	__u32 taken = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
 	__u32 delay = entry->delay_ms * 1000;
-	__u64 key = entry->prefix;
 	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
 	__u32 rtt = taken > delay ? taken - delay : 1;
 

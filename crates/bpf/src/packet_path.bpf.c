@@ -173,6 +173,7 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		       struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
+	__u64 prefix;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
@@ -188,13 +189,14 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		return PASS;
 	if (is_half_open(entry->state) && bpf_ntohl(pkt->tcp.ack_seq) != entry->node_isn + 1)
 		return PASS;
+	prefix = prefix_of(&pkt->flow.client);
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
-		leave_half_open(entry->prefix, true);
-		note_client_rtt(entry);
+		leave_half_open(prefix, true);
+		note_client_rtt(entry, prefix);
 		note_nearer(entry);
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
-		leave_half_open(entry->prefix, true);
-		note_client_rtt(entry);
+		leave_half_open(prefix, true);
+		note_client_rtt(entry, prefix);
 		note_opened(entry);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))

@@ -179,13 +179,20 @@ static __always_inline void mark_bad(const struct destination *service)
 }
 
 /* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
-static __always_inline __u64 prefix_of(const struct packet *pkt)
+static __always_inline __u64 prefix_of(const struct address *client)
 {
-	const __u32 *word = pkt->flow.client.word;
+	const __u32 *word = client->word;
 
-	if (pkt->family == AF_INET)
+	if (is_mapped(client))
 		return ((__u64)(word[3] & bpf_htonl(0xffffff00)) << 32) | word[2];
 	return ((__u64)word[1] << 32) | word[0];
+}
+
+/* That of a flow. */
+static __always_inline __u64 prefix_of_flow(const struct packet_key *key,
+					    const struct packet_flow *entry)
+{
+	return prefix_of(entry->turned ? &key->second : &key->first);
 }
 
 /* Takes a place in the half-open budget; false if there is none. */
@@ -198,7 +205,7 @@ GLOBAL int enter_half_open(const struct packet *pkt)
 
 	if (!pkt || !control)
 		return false;
-	key = prefix_of(pkt);
+	key = prefix_of(&pkt->flow.client);
 	prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
 	if (!prefix) {
 		bpf_map_update_elem(&packet_prefixes, &key, &made, BPF_NOEXIST);
@@ -305,7 +312,7 @@ static __always_inline void close_early(const struct packet_key *key, struct pac
 	__u32 state = entry->state;
 
 	if (state != PACKET_CLOSED && change(entry, state, PACKET_CLOSED) && is_half_open(state))
-		leave_half_open(entry->prefix, false);
+		leave_half_open(prefix_of_flow(key, entry), false);
 	discard_held(key, held_pieces(entry));
 }
 

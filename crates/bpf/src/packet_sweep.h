@@ -118,7 +118,7 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 		if (!is_stale(entry, sweep->now) || !change(entry, state, PACKET_REMOVED))
 			return 0;
 		if (is_half_open(state))
-			leave_half_open(entry->prefix, false);
+			leave_half_open(prefix_of_flow(&key, entry), false);
 		else if (state == PACKET_LEARNING)
 			leave_learning();
 		sweep->left -= 1;
@@ -232,7 +232,7 @@ static __always_inline void abort_end(struct __sk_buff *skb, struct packet_scrat
 }
 
 /* Takes a flow whose client has an answer out of its state. */
-static __always_inline bool begin_abort(struct packet_flow *entry)
+static __always_inline bool begin_abort(const struct packet_key *key, struct packet_flow *entry)
 {
 	__u32 state = entry->state;
 
@@ -243,7 +243,7 @@ static __always_inline bool begin_abort(struct packet_flow *entry)
 	if (!change(entry, state, PACKET_ABORTED))
 		return false;
 	if (is_half_open(state))
-		leave_half_open(entry->prefix, false);
+		leave_half_open(prefix_of_flow(key, entry), false);
 	return true;
 }
 
@@ -258,7 +258,7 @@ int packet_abort(struct __sk_buff *skb)
 	if (!scratch)
 		return 0;
 	entry = flow_in_frame(skb, scratch);
-	if (!entry || !begin_abort(entry))
+	if (!entry || !begin_abort(&scratch->key, entry))
 		return 0;
 	abort_end(skb, scratch, entry, true);
 	abort_end(skb, scratch, entry, false);

@@ -101,8 +101,7 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 	made->client_ack = made->server_next = made->node_isn + 1;
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
 	made->client_ts = options->ts_value;
-	made->prefix = prefix_of(pkt);
-	made->delay_ms = answer_delay(made, profile);
+	made->delay_ms = answer_delay(made, prefix_of(&pkt->flow.client), profile);
 	made->state = PACKET_ANSWERED;
 }
 
@@ -202,7 +201,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	if (!enter_half_open(pkt))
 		return leave(STAT_PACKET_FULL);
 	if (!store_flow(scratch, again)) {
-		leave_half_open(made->prefix, false);
+		leave_half_open(prefix_of(&pkt->flow.client), false);
 		return leave(STAT_PACKET_FULL);
 	}
 	note_client(made->ifindex);

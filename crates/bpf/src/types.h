@@ -295,7 +295,6 @@ struct packet_flow {
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
 	__u16 delay_ms; /* of the node's SYN-ACK */
-	__u64 prefix; /* of the client */
 	/* Of a flow that was relayed: the server's number less the client's, the same of their
 	 * timestamps, and the shift by which the server reads the client's windows. */
 	__u32 client_seq_delta;
