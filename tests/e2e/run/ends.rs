@@ -106,9 +106,11 @@ fn signals_are_passed_on() {
         ("HUP", Signal::SIGHUP),
         ("USR1", Signal::SIGUSR1),
     ] {
-        let script = format!("trap 'exit 7' {name}; while :; do sleep 0.01; done");
+        let script = format!("trap 'exit 7' {name}; echo trapped; while :; do sleep 0.01; done");
         let mut process = start(&network, &script);
         let pid = process.pid();
+        let is_trapped = |process: &Process| process.stdout().contains("trapped");
+        process.wait_until("trap", SOON, is_trapped).unwrap();
         process.signal(signal).unwrap();
         let ended = process.wait(SOON).unwrap();
         assert_eq!(ended.code(), Some(7), "{name}");
