@@ -51,6 +51,16 @@ fn learn_to_relay(network: &Network, node: &Node, family: Family, listener: &Tcp
     assert!(connect(network, node, family, listener), "{family}");
 }
 
+/// A node that relays the client's connections with the server, and whose own sockets get one of the odd
+/// ports of the lower half of this range, which the kernel prefers.
+fn relaying_from_32_ports(network: &Network, family: Family, listener: &TcpListener) -> Node {
+    let router = network.node(0);
+    let node = observing(router, "early");
+    learn_to_relay(network, &node, family, listener);
+    pick_ports(router, "40000 40127");
+    node
+}
+
 /// Connections to a port, one older than the node and in the case of the server's own port one younger, keep
 /// working while the client opens relayed ones to the same server.
 fn forwarded_connections_keep_working(network: &Network, family: Family, port: u16) {
@@ -106,10 +116,7 @@ fn relays_keep_the_address_that_nat_gives_their_client() {
         });
         let address = own.next().expect("one of them");
         assert!(own.all(|other| other == address), "{family}");
-        let node = observing(router, "early");
-        learn_to_relay(&network, &node, family, &listener);
-        // The kernel prefers the odd ports of the lower half: 32 in this range.
-        pick_ports(router, "40000 40127");
+        let node = relaying_from_32_ports(&network, family, &listener);
         for _ in 0..4 {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();
@@ -240,10 +247,7 @@ fn relays_take_no_port_of_an_ended_translated_connection() {
         for port in &ports {
             opened(&network, family, [*port, PUBLISHED], &listener).close_client_first();
         }
-        let node = observing(router, "early");
-        learn_to_relay(&network, &node, family, &listener);
-        // The kernel prefers the odd ports of the lower half: 32 in this range.
-        pick_ports(router, "40000 40127");
+        let node = relaying_from_32_ports(&network, family, &listener);
         for _ in 0..4 {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();

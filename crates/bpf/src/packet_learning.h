@@ -59,7 +59,7 @@ static __always_inline void promise(struct packet_flow *made, const struct packe
 /* How long the answer to a client waits, in ms. A client that is much nearer than its server
  * takes the way to the node for the whole one, and repeats data that wait here for the server.
  * After the delay both handshakes complete together, so the server gets nothing later. An
- * eighth less, since the server may answer sooner than before. */
+ * eighth less, since the server may answer sooner than before. `key`: of the client's prefix. */
 static __always_inline __u16 answer_delay(const struct packet_flow *made, __u64 key,
 					  const struct packet_profile *profile)
 {
@@ -78,7 +78,7 @@ static __always_inline __u16 answer_delay(const struct packet_flow *made, __u64 
 }
 
 /* The client has acknowledged its answer. A longer way than before counts at once: to delay too
- * little costs less than to delay too much. */
+ * little costs less than to delay too much. `key`: of its prefix. */
 static __always_inline void note_client_rtt(const struct packet_flow *entry, __u64 key)
 {
 	__u32 taken = (bpf_ktime_get_ns() - entry->since_ns) / 1000;

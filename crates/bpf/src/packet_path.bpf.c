@@ -451,7 +451,7 @@ static __always_inline int on_early_segment(struct __sk_buff *skb, const struct 
 	if (fits || entry->state == PACKET_ACCEPTED)
 		return NEXT;
 	/* The server still has an older connection with these addresses. What it sent before the reset
-	 * reached it shows nothing: one more would end the new connection in a firewall's table. */
+	 * reached it shows nothing new, and another reset would end the new connection in conntrack. */
 	if (entry->older == OLDER_RESET)
 		return DROP;
 	entry->older_ack = ack;
