@@ -4,8 +4,6 @@
 CARGO := cargo --locked
 PREFIX := /usr/local
 FUZZ_SECONDS := 60
-# Most of these tests wait for links and timers.
-E2E_THREADS := $(shell expr 2 '*' $$(nproc))
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 RELEASE = $(TARGET)/$(shell rustc --print host-tuple)/release
 UNITS = posthaste.service posthaste-controller.service
@@ -46,7 +44,7 @@ unit: ## unit tests (those of the eBPF programs need root)
 	$(CARGO) test --workspace --lib --bins --test congestion
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
-	RUST_TEST_THREADS=$(E2E_THREADS) $(CARGO) test --workspace --test e2e --test programs
+	scripts/e2e.sh
 
 kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs root, qemu-system-x86, ethtool)
 	scripts/kernel-test.sh $(RELEASE)/posthaste

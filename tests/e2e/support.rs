@@ -95,7 +95,11 @@ pub(crate) fn until_counter(node: &Node, name: &str, value: u64) {
         last = counter(node, name);
         last == value
     });
-    assert!(reached.is_ok(), "{name} is {last} and not {value}");
+    assert!(
+        reached.is_ok(),
+        "{name} is {last} and not {value}: {}",
+        situation(node)
+    );
 }
 
 /// A counter of the node's status.
@@ -112,8 +116,18 @@ pub(crate) fn ended(node: &Node, outcome: &str) -> u64 {
 /// Waits until so many relays ended with an outcome.
 pub(crate) fn until_ended(node: &Node, outcome: &str, count: u64) {
     let reached = wait_until(outcome, SOON, || ended(node, outcome) == count);
-    let status = node.status().expect("the node answers");
-    assert!(reached.is_ok(), "{outcome} {count}: {}", status["ended"]);
+    assert!(
+        reached.is_ok(),
+        "not {outcome} {count}: {}",
+        situation(node)
+    );
+}
+
+/// What a node has counted, and its open relays.
+fn situation(node: &Node) -> String {
+    let status = node.admin("status --all").expect("the node answers");
+    let relays = node.relays().expect("the node answers");
+    format!("{status}\n{relays}")
 }
 
 /// The open relay of a client's address and port, if there is one.
