@@ -9,9 +9,11 @@
 //! and send it [`Command`]s.
 
 mod admit;
+mod authentication;
 mod black_holes;
 mod bypass;
 mod connect_request;
+mod denial;
 mod end;
 mod entry;
 mod fresh;
@@ -29,6 +31,7 @@ mod preface;
 mod prefixes;
 mod relaying;
 mod replay;
+mod requesters;
 mod reroute;
 mod rules;
 mod socket_io;
@@ -69,9 +72,8 @@ use crate::syn_options::SynOptions;
 use crate::sys::{self, SocketSettings, Waker};
 use crate::warm::{self, WarmHops};
 
+pub use authentication::ReplayGuard;
 use bypass::Leaving;
-pub use connect_request::ReplayGuard;
-use connect_request::TOKEN_PENDING_REQUEST;
 use entry::Entry;
 use fresh::Fresh;
 use health::Health;
@@ -83,6 +85,7 @@ use pending_request::PendingRequest;
 use places::Places;
 use prefixes::Prefixes;
 use replay::Held;
+use requesters::TOKEN_PENDING_REQUEST;
 use rules::Rules;
 use socket_io::Buffers;
 use tunnels::PeerTunnels;

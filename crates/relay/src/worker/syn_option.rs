@@ -30,7 +30,8 @@ use crate::syn_options::SynOptions;
 
 use super::Worker;
 use super::admit::one_less;
-use super::connect_request::{ConnectRequest, Reason};
+use super::connect_request::ConnectRequest;
+use super::denial::Reason;
 
 use super::opening::OPEN;
 use super::preface::{Preface, send};
@@ -108,7 +109,7 @@ impl<I: Intercept> Worker<I> {
         let mut connect = Connect::new(header);
         // The option proves nothing: whether the client is validated is in the request behind it.
         connect.validated = false;
-        Ok(ConnectRequest::new(Some(peer), connect, from))
+        Ok(ConnectRequest::of_peer(peer, connect, from))
     }
 
     fn deny_syn_option(&mut self, from: SocketAddr, flow: Option<Flow>, why: impl Into<Reason>) {

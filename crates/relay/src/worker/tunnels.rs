@@ -23,10 +23,11 @@ use crate::relay::Ready;
 use crate::side::Side;
 use crate::slab::Slab;
 
-use super::connect_request::{ConnectRequest, TOKEN_PENDING_REQUEST};
+use super::connect_request::ConnectRequest;
 use super::end::{End, Shared, StreamEnd};
 use super::pending_request::REQUEST_WITHIN;
 use super::preface::{ReadError, read_message};
+use super::requesters::TOKEN_PENDING_REQUEST;
 use super::{TOKEN_TUNNELS, Worker};
 
 mod redial;
@@ -323,7 +324,7 @@ impl PeerTunnels {
             Ok(FromDialer::Open(connect)) => {
                 let pending = self.pending.remove(key)?;
                 let peer = pending.acceptor.session().peer;
-                let request = ConnectRequest::new(Some(peer), connect, pending.from);
+                let request = ConnectRequest::of_peer(peer, connect, pending.from);
                 Some((pending.stream, request))
             }
             // Nothing else is sent before a flow: the stream is reset.
