@@ -214,6 +214,7 @@ GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_
 	if (pkt->l2_bytes)
 		bpf_skb_store_bytes(skb, 0, entry->link, sizeof(entry->link), 0);
 	entry->older = OLDER_RESET;
+	count(STAT_PACKET_RENEWED);
 	if (!write_segment(skb, segment, NULL))
 		return DROP;
 	bpf_clone_redirect(skb, entry->ifindex, BPF_F_INGRESS);

@@ -525,6 +525,8 @@ enum step {
 	     "Flows of the packet path that no server answered.") \
 	STAT(PACKET_MISMATCHES, "packet_mismatches", \
 	     "SYN-ACKs that did not grant what the packet path had promised.") \
+	STAT(PACKET_RENEWED, "packet_renewed", \
+	     "Older connections of servers that the packet path reset for a new one of their client.") \
 	STAT(PACKET_OPENED, "packet_opened", \
 	     "Flows of the packet path that reached their server.") \
 	STAT(PACKET_ICMP, "packet_icmp_errors", \
