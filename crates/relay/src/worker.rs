@@ -33,8 +33,10 @@ mod relaying;
 mod replay;
 mod requesters;
 mod reroute;
+mod room;
 mod rules;
 mod socket_io;
+mod start;
 mod syn_option;
 mod tally;
 mod time_wait;
@@ -46,31 +48,25 @@ mod user_timeout;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use posthaste_tunnel::Paths;
-use socket2::Socket;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
-use crate::accept_mode::AcceptMode;
 use crate::black_holes::BlackHoles;
-use crate::control::{Command, Ended, Handle, Journal, RelayId};
+use crate::control::{Command, Ended, Journal, RelayId};
 use crate::counters::Counters;
 use crate::flow::Flow;
 use crate::intercept::{Closed, HalfOpen, Intercept};
 use crate::outcome::Outcome;
-use crate::policy::Policy;
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::slab::{KEY_BITS, Slab};
 use crate::syn_options::SynOptions;
-use crate::sys::{self, SocketSettings, Waker};
-use crate::warm::{self, WarmHops};
+use crate::sys::{self, Waker};
+use crate::warm::WarmHops;
 
 pub use authentication::ReplayGuard;
 use bypass::Leaving;
@@ -88,6 +84,7 @@ use replay::Held;
 use requesters::TOKEN_PENDING_REQUEST;
 use rules::Rules;
 use socket_io::Buffers;
+pub use start::{Common, Settings, Starting, spawn};
 use tunnels::PeerTunnels;
 
 /// Events taken from one `epoll_wait`. With few of these and of [`ACCEPTS_MAX`], answers of servers do not
@@ -99,13 +96,6 @@ const TICK: Duration = Duration::from_millis(250);
 const SWEEP_MIN: usize = 1024;
 /// Handshakes accepted from one listener before relays have their turn.
 const ACCEPTS_MAX: usize = 8;
-/// Slots reserved for flows that were redirected before the worker stopped accepting.
-const SLOTS_RESERVE: usize = 64;
-/// How long handshakes that began before a successor took over may take: the time in which a kernel
-/// retransmits a SYN-ACK twice, one and three seconds after the first.
-const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Descriptors that must be free before a worker that ran out resumes.
-const DESCRIPTORS_SPARE: usize = 16;
 
 /// Tokens of everything but relays. A relay's is `key << 1 | side`.
 const TOKEN_EVENTS: u64 = u64::MAX;
@@ -113,34 +103,6 @@ const TOKEN_WAKER: u64 = u64::MAX - 1;
 const TOKEN_TUNNELS: u64 = u64::MAX - 2;
 const TOKEN_LISTENER: u64 = 1 << 61;
 const TOKEN_WARM: u64 = 1 << 59;
-
-/// What the workers of a node share.
-#[derive(Clone, Debug, Default)]
-pub struct Common {
-    /// Replay protection of requests.
-    pub replay_guard: Arc<ReplayGuard>,
-    /// What tunnels know of paths.
-    pub paths: Arc<Paths>,
-}
-
-/// The settings of a worker.
-#[derive(Debug)]
-pub struct Settings {
-    /// Its number, from 0.
-    pub index: u16,
-    /// Its transparent listeners, at most one per family.
-    pub listeners: Vec<Socket>,
-    /// Of the listeners that it opens itself, and the mark of its upstream sockets.
-    pub sockets: SocketSettings,
-    /// Its listeners for clients that name the destination themselves.
-    pub explicit: Vec<Socket>,
-    /// Its listeners with a fixed destination, and that destination.
-    pub fixed: Vec<(Socket, SocketAddr)>,
-    /// Shared with the node's other workers.
-    pub common: Common,
-    /// The policy to start with.
-    pub policy: Arc<Policy>,
-}
 
 /// A worker, in its thread.
 pub(crate) struct Worker<I> {
@@ -224,158 +186,7 @@ pub(crate) struct Worker<I> {
     replaced: bool,
 }
 
-/// A worker whose thread is starting.
-#[derive(Debug)]
-pub struct Starting {
-    handle: Handle,
-    thread: JoinHandle<()>,
-    result: Receiver<io::Result<()>>,
-}
-
-impl Starting {
-    /// The handle of the worker. Commands sent before it is set up are carried out afterwards.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-
-    /// Waits until the worker takes flows.
-    ///
-    /// # Errors
-    /// It could not be set up.
-    pub fn wait(self) -> io::Result<JoinHandle<()>> {
-        let ended = |_| io::Error::other("the worker's thread ended");
-        self.result.recv().map_err(ended)??;
-        Ok(self.thread)
-    }
-}
-
-/// Starts a worker. `intercept` is called in the worker's thread, since its result may belong to a
-/// thread, and may block. It also returns the generation of the first policy, as events carry it.
-///
-/// # Errors
-/// The thread cannot be started.
-pub fn spawn<I, F>(
-    settings: Settings,
-    journal: Box<dyn Journal>,
-    intercept: F,
-) -> io::Result<Starting>
-where
-    I: Intercept,
-    F: FnOnce() -> io::Result<(I, u8)> + Send + 'static,
-{
-    let (sender, commands) = mpsc::channel();
-    let handle = Handle {
-        commands: sender,
-        waker: Arc::new(Waker::new()?),
-        counters: Arc::default(),
-    };
-    let (waker, counters) = (Arc::clone(&handle.waker), Arc::clone(&handle.counters));
-    let (started, result) = mpsc::channel();
-    let name = format!("worker-{}", settings.index);
-    let thread = thread::Builder::new().name(name).spawn(move || {
-        let worker = intercept().and_then(|intercept| {
-            Worker::new(settings, intercept, commands, waker, counters, journal)
-        });
-        // The receiver is gone if the node has given up starting.
-        match worker {
-            Ok(mut worker) => {
-                let _ = started.send(Ok(()));
-                worker.run();
-            }
-            Err(error) => {
-                let _ = started.send(Err(error));
-            }
-        }
-    })?;
-    Ok(Starting {
-        handle,
-        thread,
-        result,
-    })
-}
-
 impl<I: Intercept> Worker<I> {
-    fn new(
-        mut settings: Settings,
-        (mut intercept, generation): (I, u8),
-        commands: Receiver<Command>,
-        waker: Arc<Waker>,
-        counters: Arc<Counters>,
-        journal: Box<dyn Journal>,
-    ) -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let input = EpollFlags::EPOLLIN;
-        epoll.add(waker.as_fd(), EpollEvent::new(input, TOKEN_WAKER))?;
-        epoll.add(intercept.event_fd(), EpollEvent::new(input, TOKEN_EVENTS))?;
-        let listeners = Listeners::new(
-            std::mem::take(&mut settings.listeners),
-            std::mem::take(&mut settings.explicit),
-            std::mem::take(&mut settings.fixed),
-        )?;
-        let rules = Rules::new(&settings.policy, generation, &counters.rules);
-        for (number, listener) in listeners.sockets() {
-            epoll.add(listener, EpollEvent::new(input, TOKEN_LISTENER | number))?;
-            // Accepted sockets inherit the options, which saves system calls per flow.
-            sys::apply(listener, rules.inherited())?;
-        }
-        intercept.set_accepting(true)?;
-        let now = sys::monotonic();
-        let warm = warm_hops(&settings, now);
-        let mut worker = Self {
-            index: settings.index,
-            epoll,
-            listeners,
-            common: settings.common,
-            socket_mark: settings.sockets.mark,
-            intercept,
-            commands,
-            waker,
-            counters,
-            journal,
-            rules,
-            entries: Slab::new(),
-            opening: HashMap::new(),
-            half_open: HashMap::new(),
-            prefixes: Prefixes::default(),
-            missing_syn_event: HashSet::new(),
-            pending_requests: Slab::new(),
-            places: Places::default(),
-            warm,
-            tunnels: None,
-            paces: Paces::default(),
-            syn_options: SynOptions::default(),
-            multipath: Multipath::new(settings.sockets),
-            health: Health::default(),
-            looks: BinaryHeap::new(),
-            held: Held::default(),
-            black_holes: BlackHoles::default(),
-            passed: VecDeque::new(),
-            buffers: Buffers::new(),
-            to_connect: Vec::new(),
-            failed_trials: 0,
-            trial_worked: None,
-            silent_trial: None,
-            fresh: Fresh::default(),
-            again: Vec::new(),
-            lingering: Lingering::default(),
-            leaving: Leaving::default(),
-            ended: Vec::new(),
-            closed: Vec::new(),
-            events_wait: false,
-            now,
-            not_accepting: false,
-            out_of_files: false,
-            swept: Duration::ZERO,
-            cursor: 0,
-            sweeps: 0,
-            drain_from: Duration::ZERO,
-            drain_until: None,
-            replaced: false,
-        };
-        worker.offer_multipath(&settings.policy)?;
-        Ok(worker)
-    }
-
     fn run(&mut self) {
         self.adopt_tunnels();
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
@@ -392,30 +203,6 @@ impl<I: Intercept> Worker<I> {
                 return;
             }
         }
-    }
-
-    /// Whether a drain is complete. A client in late mode is in no table before its handshake is
-    /// complete, so the drain waits for such clients.
-    fn drained(&self) -> bool {
-        let Some(until) = self.drain_until else {
-            return false;
-        };
-        // Whatever the rules, flows open late when the half-open budget is used up.
-        let late = self.counters.flows(AcceptMode::LATE).read() > 0 || self.rules.any_late();
-        let grace = match (self.replaced, late) {
-            (true, _) => HANDSHAKE_TIME_MAX,
-            (false, true) => self.intercept.lag(),
-            (false, false) => Duration::ZERO,
-        };
-        let requesting = self.replaced && self.pending_requests.len() > 0 && self.now < until;
-        let sends = self.tunnels.as_ref().is_some_and(|one| !one.is_over());
-        let waits = requesting || sends && self.now < until;
-        self.entries.len() == 0 && !waits && self.now >= until.min(self.drain_from + grace)
-    }
-
-    /// Whether new flows are refused: the worker drains, and has no successor.
-    fn begins_nothing(&self) -> bool {
-        self.drain_until.is_some() && !self.replaced
     }
 
     fn turn(&mut self, events: &[EpollEvent]) {
@@ -593,70 +380,6 @@ impl<I: Intercept> Worker<I> {
         wanted.map(|(key, _)| key).collect()
     }
 
-    /// Ends a drain that takes too long, or accepts flows again when there is room.
-    fn drain_or_return(&mut self) {
-        match self.drain_until {
-            Some(until) if self.now >= until => {
-                let left: Vec<u64> = self.entries.iter().map(|(key, _)| key).collect();
-                for key in left {
-                    self.end(key, Outcome::Drained);
-                }
-            }
-            None if self.not_accepting && !self.out_of_files && self.roomy() => {
-                self.set_draining(false)
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether the table has only the room left that flows in transit may need.
-    fn full(&self) -> bool {
-        let most = self.rules.relays_max();
-        self.entries.len() + reserve(most) >= most
-    }
-
-    /// Whether the table is well below full, so that accepting does not flap.
-    fn roomy(&self) -> bool {
-        let most = self.rules.relays_max();
-        self.entries.len() + 2 * reserve(most) < most
-    }
-
-    /// Stops or resumes taking new flows; while stopped they are forwarded.
-    fn set_draining(&mut self, not_accepting: bool) {
-        if self.not_accepting != not_accepting
-            && self.intercept.set_accepting(!not_accepting).is_ok()
-        {
-            self.not_accepting = not_accepting;
-        }
-    }
-
-    /// Out of descriptors or memory: new flows are forwarded, and completed handshakes stay in the
-    /// accept queues.
-    fn starve(&mut self) {
-        self.set_draining(true);
-        self.out_of_files = true;
-        // Listeners are level-triggered: a queue that is not emptied would wake the worker at once.
-        self.listen_for(EpollFlags::empty());
-    }
-
-    /// Resumes accepting, once there are descriptors to spare.
-    fn recover(&mut self) {
-        // The kernel does not report how many are free, so some are opened and closed again.
-        let probe = || self.waker.as_fd().try_clone_to_owned();
-        let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS_SPARE).map(|_| probe()).collect();
-        if spare.is_ok() {
-            self.out_of_files = false;
-            self.listen_for(EpollFlags::EPOLLIN);
-        }
-    }
-
-    fn listen_for(&self, interest: EpollFlags) {
-        for (number, listener) in self.listeners.sockets() {
-            let mut event = EpollEvent::new(interest, TOKEN_LISTENER | number);
-            let _ = self.epoll.modify(listener, &mut event);
-        }
-    }
-
     fn report(&mut self) {
         if !self.ended.is_empty() {
             let dropped = self.journal.record(&mut self.ended);
@@ -687,18 +410,6 @@ impl<I: Intercept> Worker<I> {
     }
 }
 
-/// The idle hops of a node that has a number.
-fn warm_hops(settings: &Settings, now: Duration) -> Option<WarmHops> {
-    let chains = &settings.policy.chains;
-    let common = warm::Common {
-        me: chains.me?,
-        mark: settings.sockets.mark,
-        token_base: TOKEN_WARM,
-        seed: u64::from_ne_bytes(sys::random()),
-    };
-    Some(WarmHops::new(common, &chains.peers, now))
-}
-
 fn is_listener(token: u64) -> bool {
     token & TOKEN_LISTENER != 0 && token < TOKEN_TUNNELS
 }
@@ -711,9 +422,4 @@ fn interest_of(key: u64, side: Side) -> EpollEvent {
         | EpollFlags::EPOLLPRI
         | EpollFlags::EPOLLET;
     EpollEvent::new(flags, key << 1 | side as u64)
-}
-
-/// Slots kept free in a table of `most`.
-fn reserve(most: usize) -> usize {
-    SLOTS_RESERVE.min(most / 4)
 }

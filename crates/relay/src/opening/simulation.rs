@@ -14,8 +14,10 @@
 //! - every half-open entry is released once, and every flow that counted is uncounted;
 //! - where nothing goes wrong, the client gets its answer.
 
+mod messages;
 mod network;
 mod node;
+mod upstream;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::Discriminant;
