@@ -31,10 +31,15 @@ pub(super) fn expect_claimed(network: &Network) {
 /// The client's and the server's address of an IPv4 connection.
 pub(super) fn v4_ends(pair: &Pair) -> [SocketAddrV4; 2] {
     let server = pair.client.peer_addr().expect("it is connected");
-    [pair.client_address(), server].map(|address| match plain(address) {
+    [pair.client_address(), server].map(v4)
+}
+
+/// An IPv4 address, also in the form that dual-stack sockets give it.
+pub(super) fn v4(address: SocketAddr) -> SocketAddrV4 {
+    match plain(address) {
         SocketAddr::V4(address) => address,
         SocketAddr::V6(address) => panic!("{address} is not of IPv4"),
-    })
+    }
 }
 
 // promise: PK4

@@ -2,33 +2,38 @@
 //! Connections one after the other between the same addresses and ports, and servers that stop
 //! granting what they granted.
 
+use std::io;
 use std::net::SocketAddr;
 
 use super::ends::{carry, exchange};
+use super::forged::v4;
 use super::*;
-use crate::support::dial_from;
+use crate::support::{close, deliver, dial_from};
+use crate::syn_options::raw::send_segment;
 
 /// Ports of the client that its connections use again and again.
 const PORTS: u16 = 40;
 const ROUNDS: usize = 30;
 
 /// Connects as soon as the client's former connection from this port allows it (TIME-WAIT).
+fn dial_again(network: &Network, source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let mut last = None;
+    until("a free port", || {
+        let dialled = dial_from(network.client(), source, to);
+        let waits = errno(&dialled) == Some(libc::EADDRNOTAVAIL);
+        last = Some(dialled);
+        !waits
+    });
+    last.expect("it dialled")
+}
+
 fn open_from(
     network: &Network,
     source: SocketAddr,
     to: SocketAddr,
     listener: &TcpListener,
 ) -> Pair {
-    let mut pair = None;
-    until("a free port", || {
-        let dialled = dial_from(network.client(), source, to);
-        let waits = errno(&dialled) == Some(libc::EADDRNOTAVAIL);
-        if !waits {
-            pair = Some(Pair::of(dialled, listener));
-        }
-        !waits
-    });
-    pair.expect("it connected")
+    Pair::of(dial_again(network, source, to), listener)
 }
 
 // promise: PK2
@@ -161,6 +166,45 @@ fn servers_leave_time_wait_behind_masquerading() {
     firewall_script(network.node(0), MASQUERADE);
     firewall_script(network.node(0), STRICT);
     leaves_time_wait(&network);
+}
+
+// promise: PK2
+/// A segment of the older connection that comes behind its reset makes no other one, which would end the new
+/// connection in the firewall's table.
+#[test]
+fn late_segments_of_older_connections_reset_nothing() {
+    let network = network([Link::Veth, Link::delay(Duration::from_millis(200))]);
+    firewall_script(network.node(0), MASQUERADE);
+    firewall_script(network.node(0), STRICT);
+    let listener = listen(network.server(), PORT);
+    // Their client forgets them, and the server does not.
+    let older = [20_000, 20_001].map(|port| {
+        let source = (network.client_address(Family::V4), port).into();
+        let to = target(&network, Family::V4, &listener);
+        let pair = open_from(&network, source, to, &listener);
+        firewall(
+            network.client(),
+            "gone",
+            &[("output", "tcp flags rst drop")],
+        );
+        reset(pair.client);
+        remove_firewall(network.client(), "gone");
+        (source, to, pair.server)
+    });
+    let node = ready_on(&network, network.node(0), &listener);
+    for (source, to, older) in older {
+        let renewed = redirect(&node, "packet_renewed");
+        let mut client = dial_again(&network, source, to).expect("the node answers");
+        until("the reset", || redirect(&node, "packet_renewed") > renewed);
+        // It arrives before the answer to the new SYN.
+        let [from, masqueraded] = [to, older.peer_addr().expect("its client")].map(v4);
+        send_segment(network.server(), from, masqueraded, [1, 1 << 20], 0x10);
+        let (mut server, _) = accept(&listener);
+        deliver(&mut client, &mut server, b"a question");
+        deliver(&mut server, &mut client, b"an answer");
+        assert_eq!(redirect(&node, "packet_renewed"), renewed + 1, "{source}");
+        close(client, server);
+    }
 }
 
 /// A server that ignores resets in TIME-WAIT (RFC 1337) gets at most two SYNs for each that a silent one gets,
