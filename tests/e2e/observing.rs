@@ -16,6 +16,8 @@ use crate::support::{
 };
 use crate::syn_options::raw::send_syn;
 
+mod routes;
+
 const MS: Duration = Duration::from_millis(1);
 /// Translates whatever is forwarded.
 pub(crate) const MASQUERADE: &str = "table inet nat {

@@ -45,7 +45,7 @@ static __always_inline int advice_of(const struct profile *profile, const struct
 		count(STAT_NO_GAIN);
 		return ADVICE_FORWARD;
 	}
-	verdict->out_ifindex = profile->out_ifindex;
+	verdict->bind_ifindex = profile->routed ? 0 : profile->out_ifindex;
 	verdict->mss = profile->syn_mss;
 	if (profile->options.mss && (!verdict->mss || profile->options.mss < verdict->mss))
 		verdict->mss = profile->options.mss;

@@ -140,7 +140,7 @@ static __always_inline __u32 act_on_verdict(struct __sk_buff *skb, const struct 
 		.accept = verdict->accept,
 		.trial = verdict->trial,
 		.mss = verdict->mss,
-		.out_ifindex = verdict->out_ifindex,
+		.bind_ifindex = verdict->bind_ifindex,
 	};
 
 	switch (verdict->action) {
@@ -308,6 +308,7 @@ GLOBAL int learn(struct __sk_buff *skb, const struct packet *pkt)
 		learned.options = handshake->options;
 		learned.syn_mss = handshake->syn_mss;
 		learned.translated = handshake->translated;
+		learned.routed = handshake->routed;
 		learned.state = next_state(find_profile(&flow, skb->ifindex), how, now);
 		bpf_map_update_elem(&profiles, &key, &learned, BPF_ANY);
 		count(STAT_LEARNED);

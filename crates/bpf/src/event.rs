@@ -209,7 +209,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
         rule: head.rule.into(),
         generation: head.generation,
         trial: head.trial != 0,
-        path: path(head.out_ifindex, head.mss),
+        path: path(head.bind_ifindex, head.mss),
     })
 }
 

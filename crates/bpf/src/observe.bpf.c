@@ -27,6 +27,8 @@
 #define ICMP_MESSAGE 0x100
 #define ICMP_DEST_UNREACH 3
 #define ICMPV6_DEST_UNREACH 1
+/* The interface of what this host sends itself. */
+#define LOOPBACK_IFINDEX 1
 
 /* A walk over the options of a SYN-ACK. */
 struct walk {
@@ -82,8 +84,8 @@ struct {
 	__type(value, int);
 } trial_sockets SEC(".maps");
 
-/* A SYN of the node itself leaves. For an observed flow it is bound to the observed
- * interface and source. That of a trial must not leave with another source. Once NAT is known
+/* A SYN of the node itself leaves. For an observed flow it has the observed source. That of a trial must
+ * not leave with another one. Once NAT is known
  * to keep the source, it changes it only where the port is taken, as it would for the client. */
 static __always_inline int check_own_syn(struct __sk_buff *skb, const struct packet *pkt)
 {
@@ -93,7 +95,7 @@ static __always_inline int check_own_syn(struct __sk_buff *skb, const struct pac
 	if (!sk)
 		return TC_ACT_UNSPEC;
 	sk = bpf_sk_fullsock(sk);
-	if (!sk || !sk->bound_dev_if)
+	if (!sk)
 		return TC_ACT_UNSPEC;
 	if (pkt->family == AF_INET ? sk->src_ip4 == source[3] :
 				     sk->src_ip6[0] == source[0] && sk->src_ip6[1] == source[1] &&
@@ -163,6 +165,29 @@ static __always_inline void bypass_direct(const struct flow *flow, const struct 
 	profile->state = PROFILE_BYPASSED;
 }
 
+/* Whether the routes of this host lead a socket with the addresses of an observed SYN to the interface by
+ * which it leaves. Then a relay may follow them, as the flow does. */
+GLOBAL int is_routed(struct __sk_buff *skb, const struct packet *pkt)
+{
+	struct bpf_fib_lookup fib;
+	long found;
+
+	if (!pkt)
+		return false;
+	fib = route_from(LOOPBACK_IFINDEX, pkt->family);
+	fib.dport = pkt->flow.server_port;
+	if (pkt->family == AF_INET) {
+		fib.ipv4_src = pkt->flow.client.word[3];
+		fib.ipv4_dst = pkt->flow.server.word[3];
+	} else {
+		__builtin_memcpy(fib.ipv6_src, &pkt->flow.client, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, &pkt->flow.server, sizeof(fib.ipv6_dst));
+	}
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	return (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
+	       fib.ifindex == skb->ifindex;
+}
+
 /* A SYN leaves; its TCP header is at `at`. For an observed handshake it shows the
  * results of NAT and MSS clamping, and the interface. */
 GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
@@ -192,6 +217,8 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	options = options_of(skb, pkt, at);
 	handshake->syn_mss = options.mss;
 	handshake->out_ifindex = skb->ifindex;
+	/* With its source translated, a connection ends when its route is moved anyway. */
+	handshake->routed = !(what & TRANSLATED_SOURCE) && is_routed(skb, pkt);
 	handshake->flags |= HANDSHAKE_LEFT;
 	return TC_ACT_UNSPEC;
 }

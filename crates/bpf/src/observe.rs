@@ -73,9 +73,11 @@ pub enum Trust {
     Bypassed,
 }
 
-/// The path that an observed connection took; the programs write 0 where none was observed.
+/// The path for a relay of an observed connection. The programs write 0 for an interface that routes lead
+/// to, and for an MSS that is not known.
 pub(crate) fn path(ifindex: u32, mss: u16) -> Option<ObservedPath> {
-    (ifindex != 0).then_some(ObservedPath { ifindex, mss })
+    let path = ObservedPath { ifindex, mss };
+    (ifindex != 0 || mss != 0).then_some(path)
 }
 
 /// The profile of connections of a client with a service.
@@ -109,7 +111,12 @@ impl Profile {
             path: {
                 let named = [value.syn_mss, value.options.mss];
                 let least = named.into_iter().filter(|mss| *mss != 0).min();
-                path(value.out_ifindex, least.unwrap_or(0))
+                let bound = if value.routed != 0 {
+                    0
+                } else {
+                    value.out_ifindex
+                };
+                path(bound, least.unwrap_or(0))
             },
             client_rtt: Duration::from_micros(value.client_us.into()),
             server_rtt: Duration::from_micros(value.server_us.into()),

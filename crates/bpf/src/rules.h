@@ -28,7 +28,7 @@ struct verdict {
 	/* From the observed flow between the same hosts. */
 	__u8 trial;
 	__u16 mss;
-	__u32 out_ifindex;
+	__u32 bind_ifindex;
 	__u32 generation;
 };
 

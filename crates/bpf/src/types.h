@@ -192,7 +192,8 @@ struct profile {
 	__u16 syn_mss;	 /* of the SYN as it left; 0: none was named */
 	__u8 translated; /* TRANSLATED_* */
 	__u8 state;	 /* enum profile_state */
-	__u8 pad[4];
+	__u8 routed; /* a socket of this host would send by `out_ifindex` too */
+	__u8 pad[3];
 };
 #define TRANSLATED_SOURCE 1
 #define TRANSLATED_DESTINATION 2
@@ -211,7 +212,8 @@ struct handshake {
 	__u16 syn_mss;
 	__u8 flags; /* HANDSHAKE_* */
 	__u8 translated;
-	__u8 pad[4];
+	__u8 routed; /* as in a profile */
+	__u8 pad[3];
 };
 #define HANDSHAKE_LEFT 1     /* its SYN was seen to leave this host */
 #define HANDSHAKE_REPEATED 2 /* a packet was retransmitted: the times are invalid */
@@ -433,7 +435,7 @@ struct event_head {
 	__u8 l2_bytes;	/* 14, or 0 on a device without link layer header */
 	__u8 trial;	/* first flow relayed after one was observed */
 	__u16 mss;	/* the smaller of those observed, as they left; 0: no limit */
-	__u32 out_ifindex; /* by which the observed SYN left; 0: none was observed */
+	__u32 bind_ifindex; /* by which the upstream SYN must leave; 0: it follows the routes */
 };
 
 /* With the eight bytes that the kernel puts before it, its size divides a page, so that

@@ -28,14 +28,14 @@ pub struct Event {
     /// Whether this is the first flow to relay after one between the same two hosts was forwarded
     /// and observed. Its SYN is held.
     pub trial: bool,
-    /// The path that the observed flow took.
+    /// The path for its upstream connection.
     pub path: Option<ObservedPath>,
 }
 
-/// The path that an observed flow took from this host.
+/// The path that an upstream connection must take, as an observed flow did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedPath {
-    /// The interface by which it left.
+    /// The interface by which it leaves; 0 if routes lead there anyway.
     pub ifindex: u32,
     /// The MSS that the host let the two ends agree on; 0 if unknown.
     pub mss: u16,

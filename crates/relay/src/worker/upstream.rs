@@ -84,8 +84,9 @@ impl Entry {
             _ if self.connects_as_host() => (sys::own_upstream_socket(ipv6, mark)?, false),
             _ => (sys::upstream_socket(ipv6, mark)?, false),
         };
-        // The observation is evidence for this interface only.
-        if let Some(path) = path {
+        // The observation is evidence for this interface only. A socket that routes lead there is not bound: the
+        // flow follows a route that is moved, and answers may come by any interface.
+        if let Some(path) = path.filter(|path| path.ifindex != 0) {
             sys::bind_to_interface(&socket, path.ifindex)?;
         }
         let observed = path.map(|path| path.mss).filter(|mss| *mss > 0);
@@ -235,7 +236,7 @@ impl<I: Intercept> Worker<I> {
             Source::ClientAddress => self.counters.port_fallbacks.add(1),
             Source::Translated(_) | Source::Node => self.counters.address_fallbacks.add(1),
         }
-        if path.is_some() && entry.is_trial() {
+        if entry.is_trial() {
             self.intercept.keep_source(socket.as_fd())?;
         }
         // Before the SYN leaves: without an entry its SYN-ACK would complete the handshake.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Routes that are moved to another interface while a node relays.
+
+use super::*;
+
+/// Joins a router and a server by a second cable.
+fn add_cable(network: &Network) {
+    let [router, server] = [network.node(0), network.server()];
+    let cable = "link add second type veth peer name second netns";
+    let joined = router.ip(&format!("{cable} {}", server.name()));
+    joined.expect("a cable");
+    for (host, number) in [(router, 1), (server, 2)] {
+        for line in [
+            format!("address add 10.77.0.{number}/24 dev second"),
+            format!("address add fd77::{number}/64 dev second nodad"),
+            "link set second up".to_owned(),
+        ] {
+            host.ip(&line).expect("it is set");
+        }
+    }
+}
+
+/// Which directions take the second cable.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    requests: bool,
+    answers: bool,
+}
+
+/// Moves the routes between a client and its server to the second cable, or back.
+fn route(network: &Network, family: Family, what: &str, moved: Moved) {
+    let (first, bits) = match family {
+        Family::V4 => ("10.77.0.", 32),
+        Family::V6 => ("fd77::", 128),
+    };
+    let [client, server] = [
+        network.client_address(family),
+        network.server_address(family),
+    ];
+    if moved.requests {
+        let line = format!("route {what} {server}/{bits} via {first}2 dev second");
+        network.node(0).ip(&line).expect("a route");
+    }
+    if moved.answers {
+        let line = format!("route {what} {client}/{bits} via {first}1 dev second");
+        network.server().ip(&line).expect("a route");
+    }
+}
+
+// promise: X11
+/// Open relays go where forwarded connections go.
+#[test]
+fn relays_follow_moved_routes() {
+    let network = line();
+    add_cable(&network);
+    let listener = listen(network.server(), PORT);
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            for (requests, answers) in [(true, true), (true, false), (false, true)] {
+                let moved = Moved { requests, answers };
+                until("a relay", || connect(&network, &node, family, &listener));
+                let opened = counter(&node, "relays_opened");
+                let mut pair = Pair::open(&network, family, &listener);
+                pair.check();
+                assert_eq!(counter(&node, "relays_opened"), opened + 1);
+                for what in ["add", "del"] {
+                    route(&network, family, what, moved);
+                    pair.check();
+                }
+                pair.close_client_first();
+                until("it has ended", || counter(&node, "relays") == 0);
+            }
+        }
+    }
+}
+
+// promise: X12
+/// The node sees no change when a server's answers take another interface of its host.
+#[test]
+fn answers_by_another_interface_reach_relays() {
+    let network = line();
+    add_cable(&network);
+    let listener = listen(network.server(), PORT);
+    let answers = Moved {
+        requests: false,
+        answers: true,
+    };
+    for mode in MODES {
+        let node = observing(network.node(0), mode);
+        for family in Family::ALL {
+            until("a relay", || connect(&network, &node, family, &listener));
+            route(&network, family, "add", answers);
+            assert!(
+                connect(&network, &node, family, &listener),
+                "{mode} {family}"
+            );
+            route(&network, family, "del", answers);
+        }
+    }
+}
