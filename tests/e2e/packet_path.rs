@@ -32,6 +32,7 @@ mod paced;
 mod reload;
 mod report;
 mod resend;
+mod segment_sizes;
 mod syns;
 mod tuples;
 

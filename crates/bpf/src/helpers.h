@@ -50,6 +50,8 @@ static long HELPER(setsockopt)(void *ctx, int level, int name, void *value,
 			       int len) = NUMBER(setsockopt);
 static long HELPER(fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int len,
 			       __u32 flags) = NUMBER(fib_lookup);
+static long HELPER(check_mtu)(void *ctx, __u32 ifindex, __u32 *mtu_len, __s32 len_diff,
+			      __u64 flags) = NUMBER(check_mtu);
 static long HELPER(sk_release)(void *sock) = NUMBER(sk_release);
 static struct bpf_sock *HELPER(sk_fullsock)(struct bpf_sock *sk) = NUMBER(sk_fullsock);
 static struct bpf_sock *HELPER(skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 len,

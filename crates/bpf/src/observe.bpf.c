@@ -184,8 +184,9 @@ GLOBAL int is_routed(struct __sk_buff *skb, const struct packet *pkt)
 		__builtin_memcpy(fib.ipv6_dst, &pkt->flow.server, sizeof(fib.ipv6_dst));
 	}
 	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	return (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
-	       fib.ifindex == skb->ifindex;
+	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return false;
+	return fib.ifindex == skb->ifindex;
 }
 
 /* A SYN leaves; its TCP header is at `at`. For an observed handshake it shows the
@@ -212,13 +213,13 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	handshake = bpf_map_lookup_elem(&handshakes, flow);
 	if (!handshake || handshake->isn != isn)
 		return TC_ACT_UNSPEC;
+	/* With its source translated, a connection ends when its route is moved anyway. */
+	handshake->routed = what & TRANSLATED_SOURCE ? false : is_routed(skb, pkt);
 	handshake->source = pkt->flow.client;
 	handshake->translated |= what;
 	options = options_of(skb, pkt, at);
 	handshake->syn_mss = options.mss;
 	handshake->out_ifindex = skb->ifindex;
-	/* With its source translated, a connection ends when its route is moved anyway. */
-	handshake->routed = !(what & TRANSLATED_SOURCE) && is_routed(skb, pkt);
 	handshake->flags |= HANDSHAKE_LEFT;
 	return TC_ACT_UNSPEC;
 }

@@ -33,12 +33,12 @@ struct {
 	__type(value, struct packet_client);
 } packet_clients SEC(".maps");
 
-/* The promises of the node to a client. */
+/* The promises of the node to a client, which may be granted `mss`. */
 static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
-				    const struct read_options *offered)
+				    __u32 mss, const struct read_options *offered)
 {
 	made->promised = profile->offers & offered->offers;
-	made->mss = profile->mss;
+	made->mss = mss;
 	/* The longest payload of a held segment, less the timestamps. */
 	if (made->mss > PACKET_PAYLOAD_MAX - 76)
 		made->mss = PACKET_PAYLOAD_MAX - 76;
@@ -117,20 +117,33 @@ static __always_inline __u32 this_epoch(void)
 	return how ? how->epoch : 0;
 }
 
-/* Whether connections of this client with this service were seen to pass the host as it
- * is now. */
-GLOBAL int is_admitted(const struct flow *flow, __u32 ifindex, __u64 now)
+/* The maximum segment size of connections of this client with this service, if one was seen to pass the
+ * host as it is now; else 0. */
+GLOBAL int admitted_mss(const struct flow *flow, __u32 ifindex, __u64 now)
 {
 	const struct observing *how = how_to_observe();
 	struct packet_client *client;
 	struct profile_key key;
 
 	if (!flow || !how)
-		return false;
+		return 0;
 	key = profile_key(flow);
 	client = bpf_map_lookup_elem(&packet_clients, &key);
-	return client && client->ifindex == ifindex && client->epoch == how->epoch &&
-	       now - client->learned_ns < how->ttl_ns;
+	if (!client || client->ifindex != ifindex || client->epoch != how->epoch ||
+	    now - client->learned_ns >= how->ttl_ns)
+		return 0;
+	return client->mss;
+}
+
+/* What fits the client's interface of a maximum segment size. A host that clamps it to the MTU of the
+ * route leaves no more in the server's SYN-ACK. */
+static __always_inline __u32 fit_mss(struct __sk_buff *skb, __u32 family, __u32 mss)
+{
+	__u32 headers = family == AF_INET ? 20 + 20 : 40 + 20;
+	__u32 mtu = 0;
+
+	bpf_check_mtu(skb, 0, &mtu, 0, 0);
+	return mtu > headers && mtu - headers < mss ? mtu - headers : mss;
 }
 
 /* Whether the same may be learned now; then its next turn is later. */
@@ -264,6 +277,13 @@ GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u3
 	return NEXT;
 }
 
+/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is larger, and the smaller one
+ * is safe. */
+static __always_inline __u16 granted_mss(const struct read_options *options)
+{
+	return options->mss ? options->mss : 536;
+}
+
 static __always_inline bool is_equal(const struct packet_profile *one,
 				     const struct packet_profile *other)
 {
@@ -283,6 +303,7 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	__u64 now = bpf_ktime_get_ns();
 	__u32 rtt_us;
 	__u8 offered;
+	__u16 mss;
 
 	if (!of || !entry || !scratch)
 		return 0;
@@ -301,9 +322,10 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	rtt_us = (now - entry->since_ns) / 1000;
 	if (!made.rtt_us || rtt_us < made.rtt_us)
 		made.rtt_us = rtt_us;
-	/* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is
-	 * larger, and the smaller one is safe. */
-	made.mss = scratch->options.mss ? scratch->options.mss : 536;
+	/* The least that a client was granted. */
+	mss = granted_mss(&scratch->options);
+	if (!made.mss || mss < made.mss)
+		made.mss = mss;
 	made.window = window;
 	if (offered & OFFERS_WINDOW_SCALE)
 		made.shift = scratch->options.shift;
@@ -320,12 +342,14 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 GLOBAL int admit(const struct flow *of, const struct packet_flow *entry)
 {
 	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
+	struct packet_scratch *scratch = scratch_area();
 	struct profile_key key;
 	struct flow flow;
 
-	if (!of || !entry)
+	if (!of || !entry || !scratch)
 		return 0;
 	flow = reversed(of);
+	made.mss = granted_mss(&scratch->options);
 	made.ifindex = entry->ifindex;
 	made.epoch = entry->epoch;
 	key = profile_key(&flow);
@@ -333,6 +357,25 @@ GLOBAL int admit(const struct flow *of, const struct packet_flow *entry)
 	bpf_map_delete_elem(&packet_attempts, &key);
 	__builtin_memset(&key.client, 0, sizeof(key.client));
 	bpf_map_delete_elem(&packet_attempts, &key);
+	return 0;
+}
+
+/* A SYN-ACK, from the server, for a flow that was answered: the client is granted another maximum segment
+ * size from now on. */
+GLOBAL int note_mss(const struct flow *of, const struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_client *client;
+	struct profile_key key;
+	struct flow flow;
+
+	if (!of || !entry || !scratch || granted_mss(&scratch->options) == entry->mss)
+		return 0;
+	flow = reversed(of);
+	key = profile_key(&flow);
+	client = bpf_map_lookup_elem(&packet_clients, &key);
+	if (client)
+		client->mss = granted_mss(&scratch->options);
 	return 0;
 }
 

@@ -366,6 +366,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	}
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
 		accept(entry, pkt, &scratch->options);
+		note_mss(&pkt->flow, entry);
 		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		if (entry->promised & ~scratch->options.offers &
 		    (OFFERS_SACK | OFFERS_TIMESTAMPS | OFFERS_WINDOW_SCALE))

@@ -91,12 +91,12 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 
 /* Makes it that of a flow that the node answers. */
 static __always_inline void answer(struct packet_flow *made, const struct packet *pkt,
-				   const struct packet_profile *profile,
+				   const struct packet_profile *profile, __u32 mss,
 				   const struct read_options *options)
 {
 	__u64 hash = keyed_hash(&pkt->flow, made->client_isn, made->since_ns);
 
-	promise(made, profile, options);
+	promise(made, profile, mss, options);
 	made->node_isn = hash;
 	made->client_ack = made->server_next = made->node_isn + 1;
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
@@ -168,6 +168,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	struct destination service;
 	struct packet_flow *made;
 	int request;
+	__u32 mss;
 
 	if (!pkt || !scratch)
 		return NEXT;
@@ -189,7 +190,10 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	describe(skb, pkt, scratch, now);
 	if (!profile || !has_tested(profile, scratch->options.offers, now))
 		return learn(&pkt->flow, again, false);
-	if (request & REQUEST_OBSERVED && !is_admitted(&pkt->flow, skb->ifindex, now)) {
+	mss = profile->mss;
+	if (request & REQUEST_OBSERVED)
+		mss = admitted_mss(&pkt->flow, skb->ifindex, now);
+	if (!mss) {
 		count(STAT_PACKET_CLIENT);
 		return learn(&pkt->flow, again, true);
 	}
@@ -197,7 +201,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_LONG);
 	if (!returns(skb, pkt))
 		return leave(STAT_PACKET_CLIENT);
-	answer(made, pkt, profile, &scratch->options);
+	answer(made, pkt, profile, fit_mss(skb, pkt->family, mss), &scratch->options);
 	if (!enter_half_open(pkt))
 		return leave(STAT_PACKET_FULL);
 	if (!store_flow(scratch, again)) {

@@ -357,6 +357,8 @@ struct packet_client {
 	__u64 learned_ns;
 	__u32 ifindex; /* of the client */
 	__u32 epoch;
+	__u16 mss; /* that it was granted: a firewall may clamp it for some (RFC 6691) */
+	__u16 pad[3];
 };
 
 /* The attempts to learn what a destination grants, or whether a client reaches it. */

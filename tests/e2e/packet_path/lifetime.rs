@@ -378,7 +378,7 @@ fn flows_are_forwarded_without_the_packet_path() {
     let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
     let map = pins.join(format!(
-        "{}/packets-15/packet_flows",
+        "{}/packets-16/packet_flows",
         cookie.expect("a number")
     ));
     fs::create_dir_all(map).expect("a directory");

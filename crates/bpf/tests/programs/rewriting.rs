@@ -179,7 +179,12 @@ impl<'a> Test<'a> {
 
     /// A flow that the node answers.
     fn carry(&mut self, syn: &Segment, offer: Offer) -> Result<(), Slow> {
-        let promise = self.known.promise(&offer);
+        // A cable's MTU less the headers.
+        let fits = match self.family {
+            Family::V4 => 1500 - 40,
+            Family::V6 => 1500 - 60,
+        };
+        let promise = self.known.promise(&offer, fits);
         let [to_client, to_server] = self.ports.collect();
         if self.since.elapsed() > SLOW {
             return Err(Slow);

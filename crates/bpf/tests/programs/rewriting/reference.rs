@@ -48,7 +48,13 @@ impl Known {
     /// Learns from the answer to a SYN that offered these.
     pub(super) fn learn(&mut self, offered: [bool; 3], answer: &Segment) {
         let grant = Offer::of(answer).expect("servers send nothing else");
-        self.mss = grant.mss.unwrap_or(MSS_DEFAULT);
+        let mss = grant.mss.unwrap_or(MSS_DEFAULT);
+        // Of what clients were granted, the least.
+        self.mss = if self.mss == 0 {
+            mss
+        } else {
+            self.mss.min(mss)
+        };
         self.window = answer.window;
         let [shift, sack, times] = offered;
         if shift {
@@ -70,8 +76,9 @@ impl Known {
             && (offer.times.is_none() || self.times.is_some())
     }
 
-    pub(super) fn promise(&self, offer: &Offer) -> Promise {
-        let mss = self.mss.min(MSS_MAX);
+    /// `fits`: the longest segment on the client's link.
+    pub(super) fn promise(&self, offer: &Offer, fits: u16) -> Promise {
+        let mss = self.mss.min(fits).min(MSS_MAX);
         let most = u32::from(mss) * u32::try_from(HELD_MAX).unwrap();
         Promise {
             mss,
