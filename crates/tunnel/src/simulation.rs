@@ -334,7 +334,7 @@ fn connection_of_a_path_that_becomes_narrow_is_lost() {
 }
 
 /// The ends begin to repeat what is lost at different times, so one may be the first to reach the other
-/// long before that one sends again. After 11 s the next packet may be later than the bound of 15 s.
+/// long before that one sends again.
 // promise: K21
 #[test]
 fn outage_of_both_directions_ends_no_connection() {

@@ -313,6 +313,29 @@ fn late_packets_are_not_lost() {
     assert!(sent[1] < sent[0] * 103 / 100, "{sent:?}");
 }
 
+/// Each packet is late by up to 0.4 round trips: those that seem lost are few enough that the rate stays.
+// promise: K22
+#[test]
+fn paths_that_reorder_stay_fast() {
+    let mut coins = Rng::new(1);
+    let mut network = Network::new(|_, _| false);
+    network.delay = ms(20);
+    network.ends[0].set_rate_limits(&[(ACCEPTOR, 12_500_000)].into());
+    network.late = Box::new(move || ms(coins.below(9_u64) + coins.below(9_u64)));
+    network.run_until("up", Network::is_up);
+    let mut flows = Flows::default();
+    let start = network.now;
+    assert!(flows.open(&mut network, 10_000_000));
+    while !flows.ends[1]
+        .values()
+        .any(|flow| flow.received == 10_000_000)
+    {
+        flows.turn(&mut network);
+        let lasted = network.now - start;
+        assert!(lasted < ms(2_000), "{lasted:?}");
+    }
+}
+
 /// Connections with one peer take turns, and small flows and ACKs do not wait for large ones.
 // promise: K25
 #[test]
