@@ -75,7 +75,7 @@ fn relays_follow_moved_routes() {
     }
 }
 
-// promise: X12
+// promise: X11
 /// The node sees no change when a server's answers take another interface of its host.
 #[test]
 fn answers_by_another_interface_reach_relays() {
