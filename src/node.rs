@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use posthaste_bpf::{Congestion, FIRST_GENERATION, Maps, Redirect, Settings};
+use posthaste_bpf::{Congestion, FIRST_GENERATION, Firewall, Maps, Redirect, Settings};
 use posthaste_relay::chain::{Chains, Encapsulation};
 use posthaste_relay::clock::Clock;
 use posthaste_relay::control::{Command, Handle};
@@ -402,19 +402,25 @@ impl Node {
         lock(&self.plan_overlay).as_ref()?.whose(destination)
     }
 
-    /// Begins a new epoch of profiles, and reads whether the firewall limits forwarded connections,
-    /// which relays would bypass.
+    /// Begins a new epoch of profiles, and reads what the firewall does to forwarded connections.
     fn forget_profiles(&self) {
         let rules = host::nftables::rules().unwrap_or_else(|error| {
             self.log
                 .warn("could not read the firewall's rules", &[("error", &error)]);
-            host::nftables::Rules::default()
+            host::nftables::Rules {
+                filters: true,
+                ..Default::default()
+            }
         });
         let limits = rules.limits.join(", ");
         if !limits.is_empty() {
             self.log.warn(LIMITED, &[("chains", &limits)]);
         }
-        if let Err(error) = self.redirect().forget_profiles(!limits.is_empty()) {
+        let firewall = Firewall {
+            limits: !limits.is_empty(),
+            filters: rules.filters || host::nftables::has_legacy_filter(),
+        };
+        if let Err(error) = self.redirect().forget_profiles(firewall) {
             self.log
                 .error("could not clear the profiles", &[("error", &error)]);
         }

@@ -3,7 +3,7 @@
 //! relays: base chains, and rules that limit forwarded connections.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::{fs, io};
 
 use posthaste_netlink::{Message, Netlink, attribute, text, u32_at};
 
@@ -69,6 +69,8 @@ pub(crate) struct Rules {
     pub(crate) chains: Vec<BaseChain>,
     /// Chains that forwarded packets pass and that limit connections.
     pub(crate) limits: Vec<String>,
+    /// Whether a chain for forwarded packets alone may drop some.
+    pub(crate) filters: bool,
 }
 
 /// A chain by family, table and name.
@@ -99,12 +101,14 @@ pub(crate) fn rules() -> io::Result<Rules> {
         }
     })?;
     let limits = limits(&chains, &rules);
+    let filters = filters(&chains, &rules);
     let with_rules = chains
         .iter()
         .filter_map(|(name, base)| Some(with_rules(base.clone()?, name, &chains, &rules)));
     Ok(Rules {
         chains: with_rules.collect(),
         limits,
+        filters,
     })
 }
 
@@ -141,6 +145,30 @@ fn limits(
         of_chain.into_iter().any(|rule| rule.limits && rule.decides)
     });
     limited.map(shown).collect()
+}
+
+/// Whether forwarded packets, and not those of relays, pass a rule or a policy that decides.
+fn filters(chains: &BTreeMap<Name, Option<BaseChain>>, rules: &BTreeMap<Name, Vec<Rule>>) -> bool {
+    let mut bases = chains
+        .iter()
+        .filter_map(|(name, base)| Some((name, base.as_ref()?)));
+    bases.any(|(name, base)| {
+        let own = rules.get(name).into_iter().flatten();
+        // What it jumps to decides only if it does.
+        base.hook == Hook::Forward && (base.drops || own.into_iter().any(|rule| rule.decides))
+    })
+}
+
+/// Whether the host has rules of the former iptables about what it forwards: they are not read. Who may not look
+/// for their tables cannot know.
+pub(crate) fn has_legacy_filter() -> bool {
+    let tables = ["ip_tables_names", "ip6_tables_names"];
+    tables.into_iter().any(
+        |names| match fs::read_to_string(format!("/proc/self/net/{names}")) {
+            Ok(names) => names.lines().any(|name| name == "filter"),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        },
+    )
 }
 
 /// The chains reachable from the given ones.

@@ -179,6 +179,7 @@ impl Node {
         let threads = wait_for(workers)?;
         set_rules(&mut self.redirect(), &self.config())?;
         self.report_packet_path();
+        self.forget_profiles();
         // From here on this node takes the flows that the predecessor leaves, which then leaves all
         // new ones. Between the predecessor's step back and this node's step up the claim has no
         // holder: without this lock a node that starts then could take it.

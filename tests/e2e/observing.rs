@@ -11,8 +11,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    MODES, PORT, Pair, binary, counter, dial, dial_from, firewall, firewall_script, line, listen,
-    network, remove_firewall, target, until, until_counter,
+    MODES, PORT, Pair, binary, counter, dial, dial_from, firewall, firewall_script, firewall_text,
+    line, listen, network, remove_firewall, target, until, until_counter,
 };
 use crate::syn_options::raw::send_syn;
 

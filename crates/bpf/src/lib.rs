@@ -43,7 +43,7 @@ pub use congestion::Congestion;
 pub use error::Error;
 #[cfg(fuzzing)]
 pub use event::parse_event;
-pub use observe::{Known, Observing, Profile, Translated, Trust};
+pub use observe::{Firewall, Known, Observing, Profile, Translated, Trust};
 pub use packet::pins::{Orphans, remove_packet_pins};
 pub use packet::report::{PacketFlow, PacketKnowledge, PacketPhase};
 pub use redirect::{

@@ -166,13 +166,15 @@ static __always_inline void bypass_direct(const struct flow *flow, const struct 
 }
 
 /* Whether the routes of this host lead a socket with the addresses of an observed SYN to the interface by
- * which it leaves. Then a relay may follow them, as the flow does. */
+ * which it leaves. Then a relay may follow them, as the flow does: unless the firewall filters what is
+ * forwarded, which it might not let leave by another interface. */
 GLOBAL int is_routed(struct __sk_buff *skb, const struct packet *pkt)
 {
+	const struct observing *how = how_to_observe();
 	struct bpf_fib_lookup fib;
 	long found;
 
-	if (!pkt)
+	if (!pkt || !how || how->filters)
 		return false;
 	fib = route_from(LOOPBACK_IFINDEX, pkt->family);
 	fib.dport = pkt->flow.server_port;

@@ -31,13 +31,24 @@ pub struct Observing {
     pub gain_min: Duration,
 }
 
+/// What the firewall of this host does to forwarded connections, which relays would bypass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Firewall {
+    /// It limits them: flows that must be observed are forwarded.
+    pub limits: bool,
+    /// It may drop their packets: relays leave by the observed interface only.
+    pub filters: bool,
+}
+
 impl Observing {
-    pub(crate) fn value(self, epoch: u32) -> types::observing {
+    pub(crate) fn value(self, epoch: u32, filters: bool) -> types::observing {
         types::observing {
             ttl_ns: nanoseconds(self.ttl),
             bypass_ns: nanoseconds(self.bypass),
             epoch,
             gain_min_us: u32::try_from(self.gain_min.as_micros()).unwrap_or(u32::MAX),
+            filters: filters.into(),
+            pad: 0,
         }
     }
 }

@@ -140,6 +140,8 @@ pub struct Redirect {
     observing: Observing,
     /// Profiles of earlier epochs are invalid.
     epoch: u32,
+    /// Whether the firewall may drop forwarded packets.
+    filters: bool,
     /// The cgroup of this process, if the window program may be needed.
     cgroup: Option<io::Result<OwnedFd>>,
     windows: Option<OwnedFd>,
@@ -273,6 +275,7 @@ impl Redirect {
                 gain_min: Duration::ZERO,
             },
             epoch: 0,
+            filters: true,
             cgroup: settings.windows.then(own_cgroup),
             windows: None,
             sender: None,

@@ -224,6 +224,8 @@ struct observing {
 	__u64 bypass_ns;  /* how long a bypass or a doubt lasts */
 	__u32 epoch;	  /* changes to invalidate all profiles */
 	__u32 gain_min_us; /* least saving of a relay */
+	__u32 filters;	   /* the firewall may drop forwarded packets */
+	__u32 pad;
 };
 
 /* Where a flow of the packet path is between its SYN and its end. */

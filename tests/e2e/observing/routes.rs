@@ -99,3 +99,47 @@ fn answers_by_another_interface_reach_relays() {
         }
     }
 }
+
+// promise: X11
+/// A firewall that filters what is forwarded may forbid the other interface: an open relay does not leave by it.
+#[test]
+fn filtered_relays_stay_at_their_interface() {
+    let network = line();
+    add_cable(&network);
+    firewall(
+        network.node(0),
+        "strict",
+        &[("forward", "oifname second drop")],
+    );
+    firewall(
+        network.server(),
+        "seen",
+        &[("prerouting", "iifname second tcp dport 80 counter")],
+    );
+    let listener = listen(network.server(), PORT);
+    let requests = Moved {
+        requests: true,
+        answers: false,
+    };
+    let node = observing(network.node(0), "early");
+    for family in Family::ALL {
+        until("a relay", || connect(&network, &node, family, &listener));
+        let mut pair = Pair::open(&network, family, &listener);
+        pair.check();
+        route(&network, family, "add", requests);
+        pair.client
+            .write_all(b"a secret")
+            .expect("an open connection");
+        std::thread::sleep(Duration::from_secs(1));
+        let seen = firewall_text(network.server(), "seen");
+        assert!(seen.contains("packets 0 "), "{family}: {seen}");
+        route(&network, family, "del", requests);
+        let mut received = [0; 8];
+        pair.server
+            .read_exact(&mut received)
+            .expect("it is sent again");
+        assert_eq!(&received, b"a secret");
+        pair.close_client_first();
+        until("it has ended", || counter(&node, "relays") == 0);
+    }
+}

@@ -7,7 +7,7 @@ use super::Redirect;
 use crate::error::Error;
 use crate::layout::bytes;
 use crate::objects::redirect::map;
-use crate::observe::{self, Known, Observing};
+use crate::observe::{self, Firewall, Known, Observing};
 
 impl Redirect {
     /// Sets how destinations are observed.
@@ -19,16 +19,16 @@ impl Redirect {
         self.write_observing()
     }
 
-    /// Invalidates all profiles. With `blocked`, flows that must be observed are forwarded until
-    /// the next call.
+    /// Invalidates all profiles, under this `firewall` until the next call.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn forget_profiles(&mut self, blocked: bool) -> Result<(), Error> {
+    pub fn forget_profiles(&mut self, firewall: Firewall) -> Result<(), Error> {
         self.epoch = self.epoch.wrapping_add(1);
+        self.filters = firewall.filters;
         self.write_observing()?;
         // What blocked relays may be gone too.
-        let until = if blocked { u64::MAX } else { 0 };
+        let until = if firewall.limits { u64::MAX } else { 0 };
         let map = self.shared.get(map::BLOCKED);
         map.update(&0_u32.to_ne_bytes(), &until.to_ne_bytes())
     }
@@ -57,7 +57,7 @@ impl Redirect {
     }
 
     fn write_observing(&self) -> Result<(), Error> {
-        let value = self.observing.value(self.epoch);
+        let value = self.observing.value(self.epoch, self.filters);
         self.shared
             .get(map::OBSERVING)
             .update(&0_u32.to_ne_bytes(), bytes(&value))
