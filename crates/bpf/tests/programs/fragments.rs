@@ -5,7 +5,7 @@ use posthaste_lab::network::Family;
 use socket2::Socket;
 
 use crate::host::Verdict::{Passed, Redirected};
-use crate::host::{Host, SOCKET_MARK, client, connecting, on_host, server};
+use crate::host::{Host, SOCKET_MARK, client, connecting, end, on_host, server};
 use crate::segment::{ACK, RST, SYN, Segment, TCP, UDP, ethernet, finish_ipv4, ip};
 
 /// Bytes of TCP in the first fragment, and where the second begins.
@@ -112,7 +112,7 @@ fn reused_identification_forgotten() {
     on_both(|host, family| {
         let socket = upstream(family, SOCKET_MARK);
         assert_eq!(host.receive(&first(family, 1, ACK)), Redirected);
-        drop(socket);
+        end(socket);
         assert_eq!(host.receive(&first(family, 1, ACK)), Passed);
         assert_eq!(host.receive(&later(family, 1, LAST)), Passed, "{family}");
     });

@@ -8,7 +8,7 @@
 //!
 //! Only the host exists: nobody is at the other ends of its cables.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use posthaste_bpf::{Device, LinkLayer, Maps, Redirect, Settings, WorkerMaps};
@@ -200,8 +200,15 @@ impl<'a> Host<'a> {
 
     /// Ends the listeners, as if the worker had died.
     pub(crate) fn end_listeners(&mut self) {
-        self.listeners.clear();
+        self.listeners.drain(..).for_each(end);
     }
+}
+
+/// Ends a socket that listens or connects. Closing it would not suffice: a program that another test has
+/// just started holds a copy for a moment.
+pub(crate) fn end(socket: Socket) {
+    let ended = socket.shutdown(Shutdown::Both);
+    ended.expect("such a socket can be shut down");
 }
 
 /// Loads the programs for the network namespace of this thread.

@@ -17,7 +17,7 @@ use posthaste_relay::policy::Action;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::host::{
-    EARLY, LATE, NoHost, REDIRECT_MARK, SETTINGS, SOCKET_MARK, STRICT, connecting, device,
+    EARLY, LATE, NoHost, REDIRECT_MARK, SETTINGS, SOCKET_MARK, STRICT, connecting, device, end,
     half_open, interface, listen, load, rule,
 };
 use crate::segment::{Segment, ethernet, ethernet_of};
@@ -105,7 +105,11 @@ impl<'a> Wire<'a> {
     fn serve(&self) -> TcpListener {
         let at = self.server();
         let bind = || TcpListener::bind(at);
-        self.network.server().run_in(bind).unwrap()
+        let listener = self.network.server().run_in(bind).unwrap();
+        SockRef::from(&listener)
+            .set_read_timeout(Some(SOON))
+            .unwrap();
+        listener
     }
 
     /// Begins to connect from a port of the client, or from any (0), to the server.
@@ -330,7 +334,7 @@ fn time_wait_yields_to_forwarding() {
 fn no_listeners_forwards() {
     on_wires((Action::Relay, EARLY), |wire| {
         let server = wire.serve();
-        wire.listeners.clear();
+        wire.listeners.drain(..).for_each(end);
         assert_carries(
             &connected(wire.dial(0)),
             &server.accept().unwrap().0,
