@@ -168,7 +168,7 @@ static __always_inline void bypass_direct(const struct flow *flow, const struct 
 /* Whether the routes of this host lead a socket with the addresses of an observed SYN to the interface by
  * which it leaves. Then a relay may follow them, as the flow does: unless the firewall filters what is
  * forwarded, which it might not let leave by another interface. */
-GLOBAL int is_routed(struct __sk_buff *skb, const struct packet *pkt)
+GLOBAL int follows_routes(struct __sk_buff *skb, const struct packet *pkt)
 {
 	const struct observing *how = how_to_observe();
 	struct bpf_fib_lookup fib;
@@ -216,7 +216,7 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	if (!handshake || handshake->isn != isn)
 		return TC_ACT_UNSPEC;
 	/* With its source translated, a connection ends when its route is moved anyway. */
-	handshake->routed = what & TRANSLATED_SOURCE ? false : is_routed(skb, pkt);
+	handshake->routed = what & TRANSLATED_SOURCE ? false : follows_routes(skb, pkt);
 	handshake->source = pkt->flow.client;
 	handshake->translated |= what;
 	options = options_of(skb, pkt, at);

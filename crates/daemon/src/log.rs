@@ -278,11 +278,8 @@ fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
 
 /// Waits for an entry, and then for those that come soon after. `None` when every [`Log`] is dropped.
 fn next_entry(entries: &Receiver<Entry>) -> Option<Entry> {
-    entries.try_recv().ok().or_else(|| {
-        let first = entries.recv().ok();
-        thread::sleep(GATHER_TIME);
-        first
-    })
+    let waited = || entries.recv().ok().inspect(|_| thread::sleep(GATHER_TIME));
+    entries.try_recv().ok().or_else(waited)
 }
 
 fn write_entry(text: &mut String, entry: &Entry) {
