@@ -45,7 +45,6 @@ all_targets() {
 # the place of the main workspace's, which link statically: a sanitizer cannot.
 build() {
     local flags=(
-        --cfg fuzzing
         -C codegen-units=1 -C debug-assertions -C overflow-checks
         -C passes=sancov-module
         -C llvm-args=-sanitizer-coverage-level=4

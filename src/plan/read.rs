@@ -11,7 +11,7 @@ use posthaste_plan::matrix::{NODES_MAX, TIME_MAX_US};
 use posthaste_plan::{Link, Matrix};
 
 mod csv;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 pub(crate) mod invariants;
 mod json;
 

@@ -214,7 +214,7 @@ fn parse(raw: &[u8]) -> Option<Event> {
 }
 
 /// For fuzzing; not part of the product.
-#[cfg(fuzzing)]
+#[cfg(feature = "invariants")]
 pub fn parse_event(raw: &[u8]) -> Option<Event> {
     parse(raw)
 }

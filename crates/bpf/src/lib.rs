@@ -41,7 +41,7 @@ pub use capture::{Capture, Ports};
 pub use cgroup::own as own_cgroup;
 pub use congestion::Congestion;
 pub use error::Error;
-#[cfg(fuzzing)]
+#[cfg(feature = "invariants")]
 pub use event::parse_event;
 pub use observe::{Firewall, Known, Observing, Profile, Translated, Trust};
 pub use packet::pins::{Orphans, remove_packet_pins};

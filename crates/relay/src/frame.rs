@@ -281,7 +281,7 @@ fn sum16(bytes: &[u8]) -> u64 {
         .sum()
 }
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 
 #[cfg(test)]

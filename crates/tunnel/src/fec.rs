@@ -13,7 +13,7 @@ mod assembly;
 mod backlog;
 mod block;
 mod field;
-#[cfg(fuzzing)]
+#[cfg(feature = "invariants")]
 mod fuzzing;
 mod loss;
 mod source;
@@ -21,7 +21,7 @@ mod symbol;
 
 pub(crate) use assembly::Assembly;
 pub(crate) use backlog::Backlog;
-#[cfg(fuzzing)]
+#[cfg(feature = "invariants")]
 pub use fuzzing::drive_assembly;
 pub(crate) use loss::Loss;
 pub(crate) use source::SourceBlock;

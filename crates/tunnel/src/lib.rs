@@ -25,7 +25,7 @@ mod tunnels;
 pub use control::{Control, Path, Paths};
 pub use credentials::Credentials;
 pub use endpoint::{Endpoint, Event, LostReason, Repairs};
-#[cfg(fuzzing)]
+#[cfg(feature = "invariants")]
 pub use fec::drive_assembly;
 pub use stream::{Ready, Stream};
 pub use transport::STREAM_WINDOW;

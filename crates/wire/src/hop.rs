@@ -30,7 +30,7 @@
 //! The types here do no I/O: they are fed what was received and give what is
 //! to be sent. On any error the connection is closed without an answer.
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 mod checks;
 mod frame;
 mod handshake;
@@ -40,7 +40,7 @@ mod turn;
 use crate::auth::{KEY_BYTES, Key};
 use crate::header::NodeId;
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 pub(crate) use checks::check;
 #[cfg(test)]
 pub(crate) use checks::samples;

@@ -27,7 +27,7 @@ mod draw;
 mod gather;
 pub mod header;
 pub mod hop;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 pub mod proxy_v2;
 pub mod replay;

@@ -179,7 +179,7 @@ impl Assembly {
     }
 
     /// What always holds: pieces do not overlap, and repair symbols are bounded.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(any(test, feature = "invariants"))]
     pub(super) fn check(&self) {
         let mut end = self.floor;
         for (start, piece) in &self.pieces {
