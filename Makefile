@@ -38,13 +38,13 @@ lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too,
 	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --package posthaste-documents
-	RUSTFLAGS='--cfg fuzzing' $(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features -- -D warnings
+	$(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features --features invariants -- -D warnings
 
 unit: ## unit tests (those of the eBPF programs need root)
 	$(CARGO) test --workspace --lib --bins --test congestion
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
-	scripts/e2e.sh
+	$(CARGO) run --package posthaste-suite -- -- --workspace --test e2e --test programs
 
 kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs root, qemu-system-x86, ethtool)
 	scripts/kernel-test.sh $(RELEASE)/posthaste

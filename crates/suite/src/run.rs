@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs tests: some at once, each in a process and a directory of its own.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use crate::catalogue::Test;
+use crate::process;
+use crate::report;
+
+/// A test that takes longer hangs.
+const TIME_MAX: Duration = Duration::from_secs(900);
+const POLL: Duration = Duration::from_millis(5);
+/// What a test prints, in its directory.
+const OUTPUT: &str = "output";
+
+/// What became of a test.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) test: Test,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) took: Duration,
+    /// CPU time of the test and of the processes that it waited for.
+    pub(crate) cpu: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    pub(crate) output: String,
+    /// It stays, for a look.
+    pub(crate) directory: PathBuf,
+}
+
+/// All outcomes of a run.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) took: Duration,
+}
+
+/// Runs tests, `jobs` at once, in their order.
+pub(crate) fn all(tests: &[Test], jobs: usize) -> Result<Round> {
+    let began = Instant::now();
+    let root = root();
+    // A former process with this id may have left something.
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir(&root).with_context(|| format!("create {}", root.display()))?;
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(test) = tests.get(index) else {
+                return Ok(outcomes);
+            };
+            let outcome = one(test, &root.join(index.to_string()))?;
+            report::progress(&outcome);
+            outcomes.push(outcome);
+        }
+    };
+    let outcomes = thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let outcomes = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"));
+        outcomes.collect::<Result<Vec<_>>>()
+    })?;
+    // Kept if a failed test has its directory there.
+    let _ = fs::remove_dir(&root);
+    Ok(Round {
+        outcomes: outcomes.into_iter().flatten().collect(),
+        took: began.elapsed(),
+    })
+}
+
+/// A short path: those of unix sockets, which are in it, have at most 107 bytes.
+fn root() -> PathBuf {
+    std::env::temp_dir().join(format!("ph-suite.{}", std::process::id()))
+}
+
+fn one(test: &Test, directory: &Path) -> Result<Outcome> {
+    fs::create_dir(directory).with_context(|| format!("create {}", directory.display()))?;
+    let began = Instant::now();
+    let mut child = start(test, directory)?;
+    let why = watch(&child, began)?;
+    let pid = pid(&child);
+    let cpu = process::cpu(pid).unwrap_or_default();
+    let status = child.wait().context("wait for a test")?;
+    let why = why.or_else(|| (!status.success()).then(|| how(status)));
+    let failure = why.map(|why| Failure {
+        why,
+        output: fs::read_to_string(directory.join(OUTPUT)).unwrap_or_default(),
+        directory: directory.to_owned(),
+    });
+    if failure.is_none() {
+        // What a guard of a killed node still writes there goes with the next of this process.
+        let _ = fs::remove_dir_all(directory);
+    }
+    Ok(Outcome {
+        test: test.clone(),
+        failure,
+        took: began.elapsed(),
+        cpu,
+    })
+}
+
+fn start(test: &Test, directory: &Path) -> Result<Child> {
+    let output = File::create(directory.join(OUTPUT)).context("make a file for output")?;
+    let mut command = Command::new(&test.program.file);
+    command
+        .args(["--exact", &test.name, "--nocapture", "--test-threads=1"])
+        .current_dir(&test.program.package)
+        .env("CARGO_MANIFEST_DIR", &test.program.package)
+        .env("TMPDIR", directory)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().context("share a file for output")?)
+        .stderr(output)
+        // So that a test that hangs is killed with what it started.
+        .process_group(0);
+    command
+        .spawn()
+        .with_context(|| format!("start {}", test.program.file.display()))
+}
+
+/// Waits until a test has ended, which it does not later than [`TIME_MAX`].
+fn watch(child: &Child, began: Instant) -> Result<Option<String>> {
+    let pid = pid(child);
+    // It stays a zombie, whose CPU time can be read.
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while waitid(Id::Pid(pid), flags | WaitPidFlag::WNOHANG).context("wait for a test")?
+        == WaitStatus::StillAlive
+    {
+        if began.elapsed() > TIME_MAX {
+            killpg(pid, Signal::SIGKILL).context("kill a test that hangs")?;
+            waitid(Id::Pid(pid), flags).context("wait for a killed test")?;
+            return Ok(Some(format!("did not end in {} s", TIME_MAX.as_secs())));
+        }
+        thread::sleep(POLL);
+    }
+    Ok(None)
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().expect("process ids are small"))
+}
+
+fn how(status: ExitStatus) -> String {
+    match status.code() {
+        Some(_) => "failed".to_owned(),
+        None => format!("ended by {status}"),
+    }
+}
