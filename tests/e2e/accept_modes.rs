@@ -13,7 +13,8 @@ use posthaste_lab::node::Node;
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, accepting, counter, dial, errno, firewall, firewall_text, kernel_counter,
-    line, listen, network, remove_firewall, start, target, until, until_counter, until_ended,
+    line, listen, network, remove_firewall, start_relaying, target, until, until_counter,
+    until_ended,
 };
 
 pub(crate) mod refusals;
@@ -44,12 +45,12 @@ fn first_byte_by_mode() {
         }
     };
     check_whole("direct");
-    let node = start(&network, &accepting("strict"));
+    let node = start_relaying(&network, &accepting("strict"));
     check_whole("strict");
     assert_eq!(counter(&node, "strict"), 4);
     drop(node);
     for mode in ["early", "late"] {
-        let _node = start(&network, &accepting(mode));
+        let _node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             // A busy machine makes some attempts longer, none shorter.
@@ -87,7 +88,7 @@ fn connect_half(network: &Network, family: Family, node: &Node, check: impl FnOn
 #[test]
 fn early_connects_first() {
     let network = line();
-    let node = start(&network, "[half_open]\nexpiry = \"60s\"\n");
+    let node = start_relaying(&network, "[half_open]\nexpiry = \"60s\"\n");
     for (count, family) in (1..).zip(Family::ALL) {
         let capture = Capture::start(network.server());
         let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
@@ -108,7 +109,7 @@ fn early_connects_first() {
 #[test]
 fn late_connects_after_ack() {
     let network = line();
-    let node = start(&network, &accepting("late"));
+    let node = start_relaying(&network, &accepting("late"));
     for (count, family) in (1..).zip(Family::ALL) {
         let client = Capture::start(network.client());
         let server = Capture::start(network.server());
@@ -125,7 +126,7 @@ fn late_connects_after_ack() {
 fn strict_answers_after_server() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, &accepting("strict"));
+    let node = start_relaying(&network, &accepting("strict"));
     let silence = format!("tcp dport {PORT} drop");
     for (count, family) in (1..).zip(Family::ALL) {
         let to = target(&network, family, &listener);
@@ -227,7 +228,7 @@ fn lost_handshake_packets() {
         )
     };
     let rules: String = MODES.into_iter().enumerate().map(rule).collect();
-    let node = start(&network, &format!("[half_open]\nexpiry = \"60s\"\n{rules}"));
+    let node = start_relaying(&network, &format!("[half_open]\nexpiry = \"60s\"\n{rules}"));
     thread::scope(|scope| {
         for (handshake, _) in &handshakes {
             let network = &network;

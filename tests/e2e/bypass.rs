@@ -21,7 +21,7 @@ use crate::packet_path::lifetime::Place;
 use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, counter, ended, firewall, firewall_script, kernel_counter, line, listen, network,
-    remove_firewall, start_in, until, until_ended,
+    remove_firewall, start_relaying_in, until, until_ended,
 };
 use crate::syn_options::raw::send_segment;
 use crate::watch::sockets;
@@ -377,7 +377,7 @@ fn relays_leave_equal_legs() {
 #[test]
 fn relays_stay_by_default() {
     let network = line();
-    let node = start_in(network.node(0), "");
+    let node = start_relaying_in(network.node(0), "");
     let listener = listen(network.server(), PORT);
     let pair = Pair::open(&network, Family::V4, &listener);
     let transfer = Transfer::start(&pair);

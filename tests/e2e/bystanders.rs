@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::payload::uninterrupted;
 use crate::support::{
     MODES, PORT, Pair, SOON, accepting, counter, dial, expect_reset, line, listen, listen_at,
-    network, start, until_counter, until_ended,
+    network, start_relaying, until_counter, until_ended,
 };
 
 /// Sends something of another protocol to the server and back, in pieces where it is large.
@@ -96,7 +96,7 @@ fn other_protocols_and_fragments_pass() {
         [Link::delay(Duration::ZERO), Link::Veth],
     ] {
         let network = network(links);
-        let node = start(&network, "");
+        let node = start_relaying(&network, "");
         for family in Family::ALL {
             other_traffic(&network, family);
         }
@@ -112,7 +112,7 @@ fn transit_avoids_own_services() {
     let shell = listen(network.node(0), 22);
     let servers = listen(network.server(), 22);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             // To the server: its own service.
             let mut pair = Pair::open(&network, family, &servers);
@@ -127,7 +127,7 @@ fn transit_avoids_own_services() {
     }
     // A service that only the node has.
     let _console = listen(network.node(0), 23);
-    let node = start(&network, &accepting("strict"));
+    let node = start_relaying(&network, &accepting("strict"));
     for family in Family::ALL {
         let to = SocketAddr::new(network.server_address(family), 23);
         let refused = dial(network.client(), to).expect_err("the server has none");
@@ -141,7 +141,7 @@ fn transit_avoids_own_services() {
 fn own_connections_untouched() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     for (family, own) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
         let to = SocketAddr::new(network.server_address(family), PORT);
         let mut pair = Pair::of(dial(network.node(0), to), &listener);
@@ -183,7 +183,7 @@ fn loopback_listeners(host: &Namespace) -> Vec<SocketAddr> {
 #[test]
 fn listeners_refuse_direct_connections() {
     let network = line();
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let listeners = loopback_listeners(network.node(0));
     assert!(listeners.len() >= 2, "{listeners:?}");
     for listener in listeners {
@@ -205,7 +205,7 @@ fn listeners_refuse_direct_connections() {
 fn unforwarded_not_relayed() {
     let network = line();
     let _listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     network
         .client()
         .sysctl("net.ipv4.tcp_syn_retries", "1")
@@ -232,7 +232,7 @@ fn bound_service_avoids_transit() {
     let own = SocketAddr::new(network.node_address(0, Family::V4), PORT);
     let service = listen_at(network.node(0), own);
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     Pair::of(dial(network.client(), own), &service).check();
     for family in Family::ALL {
         Pair::open(&network, family, &listener).check();
@@ -247,7 +247,7 @@ fn services_listen_on_ports_of_relays() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         let open = Family::ALL.map(|family| Pair::open(&network, family, &listener));
         let service = listen(network.node(0), PORT);
         for mut pair in open {

@@ -12,7 +12,7 @@ use posthaste_lab::node::Node;
 
 use crate::chains::{self, line_of};
 use crate::support::{
-    PORT, Pair, counter, kernel_counter, listen, network, start_in, until, until_counter,
+    PORT, Pair, counter, kernel_counter, listen, network, start_relaying_in, until, until_counter,
 };
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -43,8 +43,8 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
          [[route]]\nchains = [\"pair\"]\ndirect = false\n",
         peer("second", 2, requested)
     );
-    let second = start_in(network.node(1), &second);
-    [start_in(network.node(0), &first), second]
+    let second = start_relaying_in(network.node(1), &second);
+    [start_relaying_in(network.node(0), &first), second]
 }
 
 // promise: C7, K10, Q11

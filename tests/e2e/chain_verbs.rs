@@ -12,7 +12,8 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::{Value, json};
 
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, line, listen, network, start, start_in, until,
+    PORT, Pair, SOON, binary, counter, line, listen, network, start_relaying, start_relaying_in,
+    until,
 };
 use crate::verbs::{assert_reports, failure_text, posthaste, printed};
 use crate::watch::{assert_nothing_left, installed};
@@ -63,7 +64,7 @@ impl Files {
 fn chains_list() {
     let network = line();
     let files = Files::new();
-    let node = start(&network, &files.tables());
+    let node = start_relaying(&network, &files.tables());
     let list = node.admin_json("chains").unwrap();
     assert_eq!(list["id"], 7);
     let peer = &list["peers"][1];
@@ -113,7 +114,7 @@ fn chains_list() {
 fn chains_explain() {
     let network = line();
     let files = Files::new();
-    let node = start(&network, &files.tables());
+    let node = start_relaying(&network, &files.tables());
     let file = files.config(&files.tables());
     let offline = |words: &str| {
         let mut all = vec!["chains", "explain", "-c", &file, "--json"];
@@ -207,7 +208,7 @@ fn explicit_node_takes_nothing() {
     let mut setup = host.command(binary()).unwrap();
     let setup = setup.args(["setup", "-c", &file]).output().unwrap();
     assert_eq!(printed(&setup), "nothing to do\n");
-    let mut node = start(&network, &tables);
+    let mut node = start_relaying(&network, &tables);
     // Its programs at two interfaces, no rule and no route.
     assert_eq!(installed(host).len(), 2, "{:#?}", installed(host));
     for family in Family::ALL {
@@ -235,7 +236,7 @@ fn failed_peer_shown_down() {
         + "[[route]]\ndestinations = [\"10.0.0.0/8\"]\nports = [4000]\nchains = [\"south\"]\n";
     let tables = tables.replace("ports = [4000]", &format!("ports = [{PORT}]"));
     let tables = tables.replace("[node]\n", "[node]\nworkers = 1\n");
-    let node = start(&network, &tables);
+    let node = start_relaying(&network, &tables);
     let question = format!("chains explain {server}:{PORT}");
     let before = node.admin_json(&question).unwrap();
     assert_eq!(before["next_hops"]["taken"], 0, "{before:#}");
@@ -276,8 +277,8 @@ fn idle_warm_hops_counted() {
         "[node]\nid = 7\nworkers = 2\n{}pool_min = 3\n",
         peer("second", 8, 1)
     );
-    let _second = start_in(network.node(1), &second);
-    let node = start_in(network.node(0), &first);
+    let _second = start_relaying_in(network.node(1), &second);
+    let node = start_relaying_in(network.node(0), &first);
     until("three warm hops at each worker", || {
         node.admin_json("chains").unwrap()["peers"][0]["waiting"] == 6
     });

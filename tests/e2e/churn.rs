@@ -13,7 +13,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::rng::Rng;
 
 use crate::payload::{receive, receive_all, send, send_piece};
-use crate::support::{PORT, accept, dial, line, listen, reset, start, target};
+use crate::support::{PORT, accept, dial, line, listen, reset, start_relaying, target};
 use crate::watch::{Accounts, relay_lines};
 
 /// How many connections in all, and how many at a time.
@@ -79,7 +79,7 @@ impl Plan {
 #[test]
 fn ten_thousand_connections() {
     let network = line();
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let listener = listen(network.server(), PORT);
     let accounts = Accounts::of(&node);
     let Churn {

@@ -207,7 +207,9 @@ fn wrong_arguments_exit_2() {
 
 /// Starts a node that cannot run and returns its words. Nothing of it remains.
 fn refused(network: &Network, toml: &str) -> String {
-    let node = Node::builder(network.node(0), binary()).config(toml);
+    let node = Node::builder(network.node(0), binary())
+        .relaying()
+        .config(toml);
     let message = format!("{:#}", node.start().unwrap_err());
     assert!(message.contains("exit status: 1"), "{message}");
     assert_nothing_left(network.node(0));
@@ -223,7 +225,9 @@ fn failed_start_leaves_nothing() {
 
     let metrics = "127.0.0.1:9464";
     let taken = listen_at(network.node(0), metrics.parse().unwrap());
-    let node = Node::builder(network.node(0), binary()).metrics(9464);
+    let node = Node::builder(network.node(0), binary())
+        .relaying()
+        .metrics(9464);
     let message = format!("{:#}", node.start().unwrap_err());
     drop(taken);
     assert_reports(

@@ -11,8 +11,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, accept, accepting, dial, expect_end, kernel_counter, line, listen, start, target,
-    until_ended,
+    PORT, accept, accepting, dial, expect_end, kernel_counter, line, listen, start_relaying,
+    target, until_ended,
 };
 
 /// Fewer than show that a client is near: flows of an early rule open late after that.
@@ -114,7 +114,7 @@ fn worker(node: &Node) -> u32 {
 /// ones.
 fn calls(network: &Network, family: Family, config: &str, former: u64) -> f64 {
     let config = format!("{config}\n[node]\nworkers = 1\n");
-    let node = start(network, &config);
+    let node = start_relaying(network, &config);
     let listener = listen(network.server(), PORT);
     let target = target(network, family, &listener);
     let fetch = || {
@@ -170,7 +170,7 @@ fn handshake_ends_with_data() {
     for mode in ["early", "late"] {
         for family in Family::ALL {
             let network = line();
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             let listener = listen(network.server(), PORT);
             let delayed = || kernel_counter(network.node(0), "TcpExt", "DelayedACKs");
             let before = delayed();

@@ -137,7 +137,7 @@ fn limiting_rules_stop_relays() {
     let vouched = "[[rule]]\nname = \"vouched\"\nobserve = false\n";
     connect_each(&network, &node, 0);
     drop(node);
-    let node = Node::builder(host, binary()).config(vouched).observing();
+    let node = Node::builder(host, binary()).config(vouched);
     let node = node.start().expect("the node becomes ready");
     connect_each(&network, &node, 4);
 }

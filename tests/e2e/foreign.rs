@@ -18,7 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, SOON, accepting, add_address, counter, dial_with, kernel_counter, line,
-    listen, start, target, until,
+    listen, start_relaying, target, until,
 };
 
 /// SYNs of each flood.
@@ -60,7 +60,7 @@ fn forged_own_addresses() {
     for mode in MODES {
         let network = line();
         let listener = listen(network.server(), PORT);
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let own = network.node_address(0, family);
             let own = format!("{own}/{}", if own.is_ipv4() { 32 } else { 128 });
@@ -86,7 +86,7 @@ fn strict_reverse_path_sources() {
         let strict = network.node(0).sysctl("net.ipv4.conf.all.rp_filter", "1");
         strict.expect("a node has its own filter");
         let listener = listen(network.server(), PORT);
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         let capture = Capture::start(network.server());
         forge(&network, Family::V4, forged, &listener);
         assert_eq!(syns_from(&capture, forged), 0, "{mode}");
@@ -99,7 +99,7 @@ fn strict_reverse_path_sources() {
 fn reverse_path_set_later() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let filter = format!("net.ipv4.conf.{TO_CLIENT}.rp_filter");
     let forged = SERVER_SIDE[0];
     for (value, taken) in [("0", true), ("1", false), ("2", true), ("1", false)] {
@@ -162,7 +162,7 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
 fn signed_segments_forwarded() {
     for mode in MODES {
         let network = line();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let client = SocketAddr::new(network.client_address(family), 0);
             let to = SocketAddr::new(network.server_address(family), PORT + 99);
@@ -201,7 +201,7 @@ fn mp_join_forwarded() {
              [[rule]]\nname = \"first\"\naction = \"forward\"\n",
             accepting(mode)
         );
-        let node = start(&network, &rules);
+        let node = start_relaying(&network, &rules);
         for (count, family) in (1..).zip(Family::ALL) {
             add_address(network.client(), second(family).ip());
             let endpoint = format!("mptcp endpoint add {} subflow", second(family).ip());

@@ -13,8 +13,8 @@ use posthaste_lab::node::Node;
 
 use crate::payload;
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, kernel_counter, listen, network, start, start_in,
-    until_ended,
+    MODES, PORT, Pair, accepting, counter, kernel_counter, listen, network, start_relaying,
+    start_relaying_in, until_ended,
 };
 
 /// Bytes sent each way.
@@ -74,7 +74,7 @@ fn fragments_of_relayed_flow() {
     let small = Link::Veth.rewrites(split::split);
     let network = network([small.clone(), small]);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for (count, family) in (1..).zip(Family::ALL) {
             exchange_in_fragments(&network, network.node(0), family);
             expect_relayed(&node, count);
@@ -98,7 +98,7 @@ fn router_fragments_relayed() {
         host.ip(&format!("route add {route} mtu lock 700"))
             .expect("a route can be added");
     }
-    let node = start_in(network.node(1), "");
+    let node = start_relaying_in(network.node(1), "");
     exchange_in_fragments(&network, network.node(1), Family::V4);
     expect_relayed(&node, 1);
 }

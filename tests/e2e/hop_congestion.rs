@@ -75,7 +75,7 @@ fn bytes_cross_a_lossy_hop() {
         let far = Link::delay(Duration::from_millis(20)).loss(0.05);
         let network = network([Link::Veth, far, Link::Veth]);
         let nodes = [1, 0].map(|node| {
-            let builder = Node::builder(network.node(node), binary());
+            let builder = Node::builder(network.node(node), binary()).relaying();
             let started = builder.config(&member(&network, node, family)).start();
             started.expect("the node becomes ready")
         });
@@ -109,6 +109,7 @@ fn limited_rate_of_a_peer() {
                 format!("\nrate_limit = \"16Mbit/s\"\nsource_addresses = [\"{from}\"]\nkey = ");
             let text = text.replace("\nkey = ", &more);
             let started = Node::builder(network.node(node), binary())
+                .relaying()
                 .config(&text)
                 .start();
             started.expect("the node becomes ready")
@@ -143,7 +144,7 @@ fn hops_use_another_control() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, executable).unwrap();
     let nodes = [1, 0].map(|node| {
-        let builder = Node::builder(network.node(node), &program);
+        let builder = Node::builder(network.node(node), &program).relaying();
         let started = builder.config(&member(&network, node, Family::V4)).start();
         started.expect("the node becomes ready")
     });

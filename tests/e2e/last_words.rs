@@ -15,7 +15,7 @@ use posthaste_lab::network::{Family, Network};
 use crate::chains::{Plan, line_of};
 use crate::support::{
     MODES, PORT, Pair, accept, accepting, dial, expect_reset, firewall, line, listen, network,
-    relay_of, remove_firewall, reset, start, target, until, until_counter,
+    relay_of, remove_firewall, reset, start_relaying, target, until, until_counter,
 };
 
 const UPLOAD_BYTES: usize = 2 << 20;
@@ -132,7 +132,7 @@ fn answer_before_reset() {
     };
     check("without a node");
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         check(mode);
         until_counter(&node, "relays", 0);
     }
@@ -174,7 +174,7 @@ fn reset_waits_for_acknowledgement() {
         let network = network(links);
         let listener = listen(network.server(), PORT);
         for mode in MODES {
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             for family in Family::ALL {
                 let pair = Pair::open(&network, family, &listener);
                 let client = pair.client_address();

@@ -12,8 +12,8 @@ use socket2::Socket;
 
 use crate::capture::{Capture, Segment};
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial_with, errno, line, listen, network, start,
-    start_in, talkative, target, tcp_socket, until, until_ended,
+    MODES, PORT, Pair, accepting, counter, dial_with, errno, line, listen, network, start_relaying,
+    start_relaying_in, talkative, target, tcp_socket, until, until_ended,
 };
 use posthaste_lab::link::Link;
 
@@ -75,7 +75,7 @@ fn own_syn_returning() {
         for family in Family::ALL {
             let network = looped();
             talkative(network.nodes());
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
             let reach = reach(network.node(0), absent_host(family));
             let syns = syns_until_quiet(&capture);
@@ -96,7 +96,7 @@ fn own_address_loop_ends() {
             let network = looped();
             talkative(network.nodes());
             let config = accepting(mode) + "source_address = \"node\"\n";
-            let nodes = [0, 1].map(|host| start_in(network.node(host), &config));
+            let nodes = [0, 1].map(|host| start_relaying_in(network.node(host), &config));
             let capture = Capture::start(network.node(1));
             let reach = reach(network.client(), absent_host(family));
             let syns = syns_until_quiet(&capture);
@@ -120,7 +120,7 @@ fn client_address_loop_ends() {
         for family in Family::ALL {
             let network = looped();
             talkative(network.nodes());
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             let capture = Capture::start(network.node(1));
             let reach = reach(network.client(), absent_host(family));
             let syns = syns_until_quiet(&capture);
@@ -148,7 +148,7 @@ fn hop_limit_less_one() {
     let listener = listen(network.server(), PORT);
     for mode in MODES {
         for own_address in ["", "source_address = \"node\"\n"] {
-            let node = start(&network, &(accepting(mode) + own_address));
+            let node = start_relaying(&network, &(accepting(mode) + own_address));
             for family in Family::ALL {
                 for hops in [2, 40, 64, 128, 255_u8] {
                     let what = format!("{mode} {family} {hops}");
@@ -181,7 +181,7 @@ fn last_hop_syn_answered() {
         let network = line();
         talkative(network.nodes());
         let listener = listen(network.server(), PORT);
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         let capture = Capture::start(network.server());
         for family in Family::ALL {
             let to = target(&network, family, &listener);

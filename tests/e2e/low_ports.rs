@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::scratch::Scratch;
 
 use crate::support::{
-    MODES, PORT, Pair, accepting, binary, counter, dial_from, line, listen, start, target,
+    MODES, PORT, Pair, accepting, binary, counter, dial_from, line, listen, start_relaying, target,
 };
 
 /// Connects from ports of which only the last is unprivileged; all servers see them.
@@ -33,7 +33,7 @@ fn connect_from_low_ports(network: &Network) {
 fn privileged_ports_in_every_mode() {
     for mode in MODES {
         let network = line();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         connect_from_low_ports(&network);
         assert_eq!(counter(&node, "relays_opened"), 8, "{mode}");
         assert_eq!(counter(&node, "ports_forbidden"), 0);
@@ -60,7 +60,7 @@ fn privileged_ports_without_capability() {
     let directory = Scratch::new().expect("a directory for the script");
     for mode in MODES {
         let network = line();
-        let builder = Node::builder(network.node(0), binary_without(&directory));
+        let builder = Node::builder(network.node(0), binary_without(&directory)).relaying();
         let builder = builder.config(&accepting(mode));
         let node = builder.start().expect("the node becomes ready");
         connect_from_low_ports(&network);

@@ -110,6 +110,7 @@ fn link_metrics_and_log() {
     let nodes: Vec<Node> = (0..2)
         .map(|index| {
             Node::builder(network.node(index), binary())
+                .relaying()
                 .config(&member(&network, index, Family::V4, OFTEN))
                 .metrics(METRICS)
                 .start()

@@ -11,8 +11,8 @@ use posthaste_lab::network::{Network, TO_SERVER};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, SOON, accepting, counter, dial, errno, expect_accepted_and_reset, line, start, talkative,
-    until_counter,
+    PORT, SOON, accepting, counter, dial, errno, expect_accepted_and_reset, line, start_relaying,
+    talkative, until_counter,
 };
 use crate::watch::relay_lines;
 
@@ -81,7 +81,7 @@ fn strict_with_silent_neighbour() {
     let network = line();
     talkative(network.nodes());
     let direct = attempt_all(&network, &targets(&network));
-    let node = start(&network, &accepting("strict"));
+    let node = start_relaying(&network, &accepting("strict"));
     let targets = targets(&network);
     let relayed = attempt_all(&network, &targets);
     for ((to, direct), relayed) in targets.iter().zip(&direct).zip(&relayed) {
@@ -118,7 +118,7 @@ fn short_connect_timeout() {
     let network = line();
     talkative(network.nodes());
     let timeouts = "[defaults.timeouts]\nconnect = \"500ms\"\n";
-    let node = start(&network, &format!("{}{timeouts}", accepting("strict")));
+    let node = start_relaying(&network, &format!("{}{timeouts}", accepting("strict")));
     let targets = targets(&network);
     for (to, (errno, _)) in targets.iter().zip(attempt_all(&network, &targets)) {
         assert_eq!(errno, Some(libc::EHOSTUNREACH), "{to}");
@@ -133,7 +133,7 @@ fn silent_neighbour_resets_client() {
     talkative(network.nodes());
     for mode in ["early", "late"] {
         let timeouts = "[defaults.timeouts]\nconnect = \"10m\"\n";
-        let node = start(&network, &format!("{}{timeouts}", accepting(mode)));
+        let node = start_relaying(&network, &format!("{}{timeouts}", accepting(mode)));
         thread::scope(|scope| {
             for to in ABSENT.map(address) {
                 let client = network.client();

@@ -39,7 +39,7 @@ oifname s0 meta nfproto ipv6 snat ip6 to fd00:0:0:1::20-fd00:0:0:1::27
 /// A node that observes first, and finds every gain worth it.
 pub(crate) fn observing(host: &Namespace, mode: &str) -> Node {
     let config = format!("[observe]\ngain_min = \"0s\"\n[defaults]\naccept = {mode:?}\n");
-    let node = Node::builder(host, binary()).config(&config).observing();
+    let node = Node::builder(host, binary()).config(&config);
     node.start().expect("the node becomes ready")
 }
 
@@ -110,7 +110,7 @@ fn near_destinations_forwarded() {
     // Also for a server that answers late on a busy machine.
     let config = "[observe]\ngain_min = \"90ms\"\n";
     let node = Node::builder(network.node(0), binary()).config(config);
-    let node = node.observing().start().expect("the node becomes ready");
+    let node = node.start().expect("the node becomes ready");
     for family in Family::ALL {
         for _ in 0..3 {
             assert!(!connect(&network, &node, family, &listener), "{family}");
@@ -289,7 +289,7 @@ fn blocking_host_detected() {
     );
     let node = Node::builder(network.node(0), binary());
     let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
-    let node = node.config(config).observing();
+    let node = node.config(config);
     let node = node.start().expect("the node becomes ready");
     for port in 80..90 {
         let listener = listen(network.server(), port);
@@ -378,7 +378,7 @@ fn silent_servers_not_blamed() {
     let network = line();
     let node = Node::builder(network.node(0), binary());
     let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
-    let node = node.config(config).observing();
+    let node = node.config(config);
     let node = node.start().expect("the node becomes ready");
     let listeners: Vec<_> = (80..86)
         .map(|port| listen(network.server(), port))

@@ -14,8 +14,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, SOON, accept, accepting, close, counter, deliver, dial, dial_from,
-    dial_with, expect_end, firewall, line, listen, network, remove_firewall, reset, start, target,
-    tcp_socket, until, until_counter, until_ended,
+    dial_with, expect_end, firewall, line, listen, network, remove_firewall, reset, start_relaying,
+    target, tcp_socket, until, until_counter, until_ended,
 };
 
 /// The client is near and the server far, so the client can act before the server has answered.
@@ -29,7 +29,7 @@ fn early_bytes_arrive() {
     let network = far_server();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let mut client = dial(network.client(), to).expect("it connects");
@@ -58,7 +58,7 @@ fn early_close_leaves_nothing() {
     let listener = listen(network.server(), PORT);
     for mode in ["early", "late"] {
         let config = format!("{}[half_open]\nexpiry = \"1s\"\n", accepting(mode));
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             reset(dial(network.client(), to).expect("it connects"));
@@ -88,7 +88,7 @@ fn same_port_new_attempt() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let from = SocketAddr::new(network.client_address(family), port);
@@ -126,7 +126,7 @@ fn same_port_new_attempt() {
 fn urgent_bytes_survive() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     for family in Family::ALL {
         // Copied by the node, and spliced.
         for bytes in [1000, 1_000_000] {
@@ -178,7 +178,7 @@ fn syn_with_data() {
         .sysctl("net.ipv4.tcp_fastopen", "0x203")
         .unwrap();
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         let capture = Capture::start(network.client());
         for family in Family::ALL {
             let to = target(&network, family, &listener);
@@ -210,7 +210,7 @@ fn multipath_falls_back() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(
+        let node = start_relaying(
             &network,
             &format!("{}multipath = \"off\"\n", accepting(mode)),
         );
@@ -241,7 +241,7 @@ fn ip_options_and_ecn() {
         host.sysctl("net.ipv4.tcp_ecn", "1").unwrap();
     }
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let dialled = dial_with(network.client(), to, |socket| {

@@ -17,7 +17,7 @@ use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
     firewall, firewall_script, firewall_text, line, listen, network, remove_firewall, reset,
-    start_in, stop_listening, target, until,
+    start_relaying_in, stop_listening, target, until,
 };
 
 mod cards;
@@ -74,7 +74,7 @@ fn ready(network: &Network) -> (Node, TcpListener) {
 
 /// The same for a node on a host of one's choice.
 fn ready_on(network: &Network, host: &Namespace, listener: &TcpListener) -> Node {
-    let node = start_in(host, CONFIG);
+    let node = start_relaying_in(host, CONFIG);
     until_ready(network, &node, listener);
     node
 }

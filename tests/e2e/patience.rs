@@ -10,8 +10,8 @@ use posthaste_lab::network::Family;
 use posthaste_lab::process::wait_until;
 
 use crate::support::{
-    PORT, Pair, counter, ended, expect_end, firewall, line, listen, remove_firewall, start,
-    until_ended,
+    PORT, Pair, counter, ended, expect_end, firewall, line, listen, remove_firewall,
+    start_relaying, until_ended,
 };
 
 /// More than the socket buffers of a whole path hold.
@@ -46,7 +46,7 @@ fn write_to_pausing_reader(mut from: TcpStream, mut to: TcpStream) {
 #[test]
 fn pausing_reader_gets_everything() {
     let network = line();
-    let node = start(&network, TIMEOUTS);
+    let node = start_relaying(&network, TIMEOUTS);
     let listener = listen(network.server(), PORT);
     thread::scope(|scope| {
         for family in Family::ALL {
@@ -64,7 +64,7 @@ fn pausing_reader_gets_everything() {
 fn dead_end_detected() {
     for doing in ["nothing", "reading", "pausing"] {
         let network = line();
-        let node = start(&network, TIMEOUTS);
+        let node = start_relaying(&network, TIMEOUTS);
         let listener = listen(network.server(), PORT);
         let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
         pairs.iter_mut().for_each(Pair::check);
@@ -109,7 +109,7 @@ fn fill(stream: &mut TcpStream) {
 #[test]
 fn silent_live_ends_kept() {
     let network = line();
-    let node = start(&network, TIMEOUTS);
+    let node = start_relaying(&network, TIMEOUTS);
     let listener = listen(network.server(), PORT);
     let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
     // A half-closed one too: its client sends no more, and waits.

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::{
     MODES, PORT, Pair, SOON, accepting, binary, counter, deliver, dial, firewall, firewall_script,
-    line, listen, network, serve, start, until_counter, until_ended,
+    line, listen, network, serve, start_relaying, until_counter, until_ended,
 };
 
 /// Opens a connection of each family and sends something each way.
@@ -76,7 +76,7 @@ fn syn_cookies_on_node() {
             .node(0)
             .sysctl("net.ipv4.tcp_syncookies", "2")
             .unwrap();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for _ in 0..3 {
             connect_each(&network);
         }
@@ -95,7 +95,7 @@ fn reverse_path_filters_accept() {
         let (key, filter) = ("net.ipv4.conf.all.rp_filter", filter.to_string());
         network.node(0).sysctl(key, &filter).unwrap();
         for mode in MODES {
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             connect_each(&network);
             until_ended(&node, "finished", 2);
         }
@@ -132,7 +132,7 @@ fn doctor_finds_dropping_settings() {
     let (content, answer) = doctor(host);
     assert!(content, "{answer:#}");
     // It is right: so it works.
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     connect_each(&network);
     until_ended(&node, "finished", 2);
 }
@@ -190,7 +190,7 @@ fn connection_tracking_second_fix() {
 
 fn transfers_in_all_modes(network: &Network) {
     for mode in MODES {
-        let node = start(network, &accepting(mode));
+        let node = start_relaying(network, &accepting(mode));
         transfer_each(network);
         until_ended(&node, "finished", 2);
         assert_eq!(counter(&node, mode), 2);
@@ -205,7 +205,7 @@ fn older_connection_continues() {
         let listener = listen(network.server(), PORT);
         let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
         pairs.iter_mut().for_each(Pair::check);
-        let mut node = start(&network, "");
+        let mut node = start_relaying(&network, "");
         pairs.iter_mut().for_each(Pair::check);
         for Pair { client, server } in &mut pairs {
             deliver(client, server, &[1; 50_000]);
@@ -232,7 +232,7 @@ fn mixed_link_layers() {
         let what = format!("{links:?}");
         let network = network(links);
         for mode in MODES {
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             for _ in 0..3 {
                 connect_each(&network);
             }
@@ -250,7 +250,7 @@ fn client_and_server_swapped_sides() {
     let network = line();
     let listener = listen(network.client(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = SocketAddr::new(network.client_address(family), PORT);
             let mut pair = Pair::of(dial(network.server(), to), &listener);
@@ -277,7 +277,7 @@ fn translating_host_own_address() {
     let listener = listen(network.server(), PORT);
     for mode in MODES {
         let config = format!("{}source_address = \"node\"\n", accepting(mode));
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         for (family, own) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();

@@ -11,7 +11,7 @@ use posthaste_lab::network::Family;
 use crate::chains::{Plan, line_of};
 use crate::payload;
 use crate::requests::{ExplicitNode, explicit, fixture, listener, read, send_to};
-use crate::support::{MODES, PORT, Pair, deliver, line, listen, start, until_ended};
+use crate::support::{MODES, PORT, Pair, deliver, line, listen, start_relaying, until_ended};
 
 /// A rule that sends PROXY protocol headers to servers.
 const RULE: &str = "[[rule]]\nname = \"proxy\"\nproxy_protocol = true\nsource_address = \"node\"\n";
@@ -61,7 +61,7 @@ fn proxy_header_names_client() {
     let network = line();
     let servers = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &format!("{RULE}accept = \"{mode}\"\n"));
+        let node = start_relaying(&network, &format!("{RULE}accept = \"{mode}\"\n"));
         for (count, family) in (0..).zip(Family::ALL) {
             for server_first in [false, true] {
                 let pair = Pair::open(&network, family, &servers);

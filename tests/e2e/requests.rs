@@ -11,7 +11,7 @@ use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::support::{counter, dial, network, start_in, until};
+use crate::support::{counter, dial, network, start_relaying_in, until};
 use crate::watch::{Accounts, http_get};
 
 /// The port of explicit listeners.
@@ -125,6 +125,7 @@ impl ExplicitNode {
     /// Starts the first node of a network.
     pub(crate) fn start(network: &Network, config: &str) -> Self {
         let node = Node::builder(network.node(0), crate::support::binary())
+            .relaying()
             .config(config)
             .metrics(METRICS)
             .start()
@@ -169,7 +170,7 @@ pub(crate) fn start_all(
     let hosts = network.nodes()[..configs.len()].iter().rev();
     let pairs = hosts.zip(configs.rev());
     let mut nodes: Vec<_> = pairs
-        .map(|(host, config)| start_in(host, &config))
+        .map(|(host, config)| start_relaying_in(host, &config))
         .collect();
     nodes.reverse();
     nodes

@@ -9,7 +9,7 @@ use posthaste_lab::network::{Family, Network};
 
 use crate::support::{
     MODES, PORT, Pair, accepting, counter, dial_from, expect_reset, kernel_counter, line, listen,
-    reset, start, target, until, until_counter, until_ended,
+    reset, start_relaying, target, until, until_counter, until_ended,
 };
 use crate::watch::sockets;
 
@@ -64,7 +64,7 @@ fn without_timestamps(host: &Namespace) {
 fn reuse_after_client_close() {
     for mode in MODES {
         let network = line();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             connect_often(&network, family, Pair::close_client_first);
         }
@@ -80,7 +80,7 @@ fn reuse_after_client_close() {
 fn reuse_after_server_close() {
     for mode in MODES {
         let network = line();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             connect_often(&network, family, Pair::close_server_first);
         }
@@ -98,7 +98,7 @@ fn reuse_client_without_timestamps() {
         let network = line();
         forgetful(network.client());
         without_timestamps(network.client());
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             connect_often(&network, family, Pair::close_client_first);
             connect_often(&network, family, Pair::close_server_first);
@@ -114,7 +114,7 @@ fn reuse_server_without_timestamps() {
     for mode in MODES {
         let network = line();
         without_timestamps(network.server());
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             connect_often(&network, family, |pair| {
                 pair.close_client_first();
@@ -133,7 +133,7 @@ fn reuse_server_without_timestamps() {
 fn reuse_after_resets() {
     for mode in MODES {
         let network = line();
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             connect_often(&network, family, |pair| {
                 reset(pair.client);

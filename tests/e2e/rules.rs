@@ -9,7 +9,7 @@ use posthaste_lab::node::Node;
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, add_address, counter, detail, dial, dial_from, expect_reset, line, listen,
-    relay_of, start, target, until_counter, until_ended,
+    relay_of, start_relaying, target, until_counter, until_ended,
 };
 
 /// The rule that a connection came under; none when it is not relayed.
@@ -103,7 +103,7 @@ fn narrowest_rule_wins() {
     }
     let ports = [80, 81, 82, 90, 443];
     let listeners = ports.map(|port| (port, listen(network.server(), port)));
-    let node = start(&network, NESTED);
+    let node = start_relaying(&network, NESTED);
     for family in Family::ALL {
         for (client, server, port, expected) in EXPECTED {
             let (from, to) = ends(&network, family, client, server);
@@ -132,7 +132,7 @@ fn one_of_thousand_rules() {
         format!("[[rule]]\nname = \"rule-{number}\"\ndestinations = [{destinations}]\n")
     };
     let rules: String = (0..1000).map(rule).collect();
-    let node = start(&network, &rules);
+    let node = start_relaying(&network, &rules);
     for (number, text) in [
         (0, "fd00:200::0:1"),
         (777, "fd00:200::3:1c"),
@@ -177,7 +177,7 @@ fn forward_action_untouched() {
     let other = listen(network.server(), 443);
     let rules = "[[rule]]\nname = \"web\"\nports = [80]\naction = \"forward\"\n\
         [[rule]]\nname = \"rest\"\n";
-    let node = start(&network, rules);
+    let node = start_relaying(&network, rules);
     for family in Family::ALL {
         expect_forwarded(&network, &node, family, &listener);
         let pair = Pair::open(&network, family, &other);
@@ -194,7 +194,7 @@ fn no_rule_forwards() {
     let families = ["0.0.0.0/0", "::/0"];
     for (family, prefix) in Family::ALL.into_iter().zip(families) {
         let rule = format!("[[rule]]\nname = \"one\"\ndestinations = [{prefix:?}]\n");
-        let node = start(&network, &rule);
+        let node = start_relaying(&network, &rule);
         for each in Family::ALL {
             if each == family {
                 let pair = Pair::open(&network, each, &listener);
@@ -211,7 +211,7 @@ fn no_rule_forwards() {
 fn reject_without_server() {
     let network = line();
     let _listener = listen(network.server(), PORT);
-    let node = start(&network, "[[rule]]\nname = \"no\"\naction = \"reject\"\n");
+    let node = start_relaying(&network, "[[rule]]\nname = \"no\"\naction = \"reject\"\n");
     let capture = Capture::start(network.server());
     for family in Family::ALL {
         let to = SocketAddr::new(network.server_address(family), PORT);
@@ -257,7 +257,7 @@ fn congestion_control_per_side() {
         ["bbr", "bbr"],
     ];
     for mode in MODES {
-        let node = start(&network, &congestion_rules(mode, &sides));
+        let node = start_relaying(&network, &congestion_rules(mode, &sides));
         for (port, expected) in (1001..).zip(sides) {
             let listener = listen(network.server(), port);
             for family in Family::ALL {
@@ -277,7 +277,7 @@ fn initial_window_per_side() {
     let rules = "[[rule]]\nname = \"wide\"\nports = [80]\n\
         [rule.downstream]\ninitial_window = 40\n[rule.upstream]\ninitial_window = 30\n\
         [[rule]]\nname = \"rest\"\n";
-    let node = start(&network, rules);
+    let node = start_relaying(&network, rules);
     for (port, expected) in [(80, [40, 30]), (81, [10, 10])] {
         let listener = listen(network.server(), port);
         for family in Family::ALL {
@@ -300,8 +300,8 @@ fn windows(node: &Node, pair: &Pair) -> [u64; 2] {
 fn foreign_windows_unchanged() {
     let (wide, plain) = (line(), line());
     let sides = "[rule.downstream]\ninitial_window = 40\n[rule.upstream]\ninitial_window = 30\n";
-    let _wide = start(&wide, &format!("[[rule]]\nname = \"wide\"\n{sides}"));
-    let node = start(&plain, "");
+    let _wide = start_relaying(&wide, &format!("[[rule]]\nname = \"wide\"\n{sides}"));
+    let node = start_relaying(&plain, "");
     let listener = listen(plain.server(), PORT);
     for family in Family::ALL {
         let pair = Pair::open(&plain, family, &listener);
@@ -317,7 +317,7 @@ fn timeouts_and_source_per_rule() {
     let other = listen(network.server(), 82);
     let rules = "[[rule]]\nname = \"quiet\"\nports = [81]\n[rule.timeouts]\nidle = \"100ms\"\n\
         [[rule]]\nname = \"other\"\nports = [82]\nsource_address = \"node\"\n";
-    let node = start(&network, rules);
+    let node = start_relaying(&network, rules);
     for (count, family) in (1..).zip(Family::ALL) {
         let mut kept = Pair::open(&network, family, &other);
         let mut ended = Pair::open(&network, family, &quiet);
@@ -339,7 +339,7 @@ fn reload_changes_new_connections() {
         let sides = "[rule.downstream]\ncongestion = \"cubic\"\n";
         format!("[[rule]]\nname = {name:?}\n{words}\n{sides}")
     };
-    let node = start(&network, &rule("first", "accept = \"early\""));
+    let node = start_relaying(&network, &rule("first", "accept = \"early\""));
     let mut open = Vec::new();
     for (name, mode) in [("first", "early"), ("second", "strict"), ("third", "late")] {
         let words = format!("accept = {mode:?}");

@@ -19,7 +19,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use socket2::SockRef;
 
-use crate::support::{PORT, binary, listen, network, plain, start_in};
+use crate::support::{PORT, binary, listen, network, plain, start_relaying_in};
 
 mod ends;
 mod next_hops;
@@ -55,7 +55,7 @@ fn explicit(network: &Network, node: usize, more: &str) -> String {
 }
 
 fn start_explicit(network: &Network, node: usize, more: &str) -> Node {
-    start_in(network.node(node), &explicit(network, node, more))
+    start_relaying_in(network.node(node), &explicit(network, node, more))
 }
 
 /// A command of the client, run through a node.

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::chains::{Plan, line_of};
 use crate::requests::LISTENER_PORT;
 use crate::support::{
-    PORT, Pair, accepting, binary, firewall, listen, network, relay_of, serve, start, start_in,
-    until, until_ended,
+    PORT, Pair, accepting, binary, firewall, listen, network, relay_of, serve, start_relaying,
+    start_relaying_in, until, until_ended,
 };
 use crate::watch::http_get;
 
@@ -75,7 +75,7 @@ fn saved_time_is_real() {
         let path = (CLIENT + SERVER).as_secs_f64();
         let bounds = [2.0 * path * 1.1, 5.0 * path * 1.1];
         let direct = quickest(bounds, || parts(&transfer(&network, family, BYTES)));
-        let node = start(&network, "");
+        let node = start_relaying(&network, "");
         let longer = CLIENT.max(SERVER).as_secs_f64();
         let bounds = [(path + longer) * 1.03, (path + 4.0 * longer) * 1.15];
         let (mut before, mut message) = ([0.0; 2], Vec::new());
@@ -126,7 +126,7 @@ fn bounded_by_rate_or_loss() {
             let complete = |timing: &Timing| timing.complete.as_secs_f64();
             let direct = (0..ATTEMPTS_FEW).map(|_| complete(&transfer(&network, family, LARGE)));
             let direct = direct.fold(f64::MAX, f64::min);
-            let node = start(&network, "");
+            let node = start_relaying(&network, "");
             let mut before = 0.0;
             let relayed = (1..=ATTEMPTS_FEW).map(|count| {
                 let took = complete(&transfer(&network, family, LARGE));
@@ -154,7 +154,7 @@ fn bounded_by_rate_or_loss() {
 #[test]
 fn idle_time_not_counted() {
     let network = two_links();
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let listener = listen(network.server(), PORT);
     let shorter = CLIENT.min(SERVER).as_secs_f64();
     for (count, family) in (1..).zip(Family::ALL) {
@@ -183,7 +183,7 @@ fn sequential_handshakes_save_nothing() {
     let network = two_links();
     let _server = serve(&network);
     for mode in ["strict", "late"] {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for (count, family) in (1..).zip(Family::ALL) {
             transfer(&network, family, BYTES);
             until_ended(&node, "finished", count);
@@ -210,7 +210,7 @@ fn delayed_connection_was_slower() {
         let _server = serve(&network);
         let silence = format!("tcp dport {LISTENER_PORT} drop");
         firewall(network.node(1), "silence", &[("input", &silence)]);
-        let node = start_in(network.node(0), &plan.config(&network, 0));
+        let node = start_relaying_in(network.node(0), &plan.config(&network, 0));
         let timing = transfer(&network, family, 10);
         until_ended(&node, "finished", 1);
         let saved = node.status().unwrap()["saved"].clone();
@@ -231,6 +231,7 @@ fn saved_per_rule() {
     let _server = serve(&network);
     let config = "[[rule]]\nname = \"web\"\nports = [80]\n[[rule]]\nname = \"rest\"\n";
     let node = Node::builder(network.node(0), binary())
+        .relaying()
         .config(config)
         .metrics(METRICS)
         .start()

@@ -13,7 +13,8 @@ use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, Pair, expect_reset, line, listen, reset, start, until, until_counter, until_ended,
+    PORT, Pair, expect_reset, line, listen, reset, start_relaying, until, until_counter,
+    until_ended,
 };
 
 /// How long a reader is slow: longer than a node waits for one that acknowledges nothing.
@@ -86,7 +87,7 @@ fn slow_reader_awaited() {
         for host in [network.client(), network.server()] {
             set(host, "tcp_rmem", WINDOW);
         }
-        let node: Node = start(&network, "");
+        let node: Node = start_relaying(&network, "");
         (network, node, count)
     });
     thread::scope(|scope| {

@@ -65,14 +65,27 @@ pub(crate) fn network(links: impl IntoIterator<Item = Link>) -> Network {
         .expect("root can build a network of namespaces")
 }
 
-/// Starts a node on the first host after the client.
+/// Starts a node on the first host after the client, with nothing but this configuration.
 pub(crate) fn start(network: &Network, config: &str) -> Node {
     start_in(network.node(0), config)
 }
 
-/// Starts a node on a host of one's choice.
+/// The same on a host of one's choice.
 pub(crate) fn start_in(host: &Namespace, config: &str) -> Node {
+    let node = Node::builder(host, binary()).config(config).start();
+    node.expect("the node becomes ready")
+}
+
+/// Starts a node on the first host after the client that relays by sockets from the first
+/// connection on, see [`posthaste_lab::node::Builder::relaying`].
+pub(crate) fn start_relaying(network: &Network, config: &str) -> Node {
+    start_relaying_in(network.node(0), config)
+}
+
+/// The same on a host of one's choice.
+pub(crate) fn start_relaying_in(host: &Namespace, config: &str) -> Node {
     Node::builder(host, binary())
+        .relaying()
         .config(config)
         .start()
         .expect("the node becomes ready")
@@ -95,11 +108,7 @@ pub(crate) fn until_counter(node: &Node, name: &str, value: u64) {
         last = counter(node, name);
         last == value
     });
-    assert!(
-        reached.is_ok(),
-        "{name} is {last} and not {value}: {}",
-        situation(node)
-    );
+    assert!(reached.is_ok(), "{name} is {last} and not {value}");
 }
 
 /// A counter of the node's status.
@@ -115,19 +124,7 @@ pub(crate) fn ended(node: &Node, outcome: &str) -> u64 {
 
 /// Waits until so many relays ended with an outcome.
 pub(crate) fn until_ended(node: &Node, outcome: &str, count: u64) {
-    let reached = wait_until(outcome, SOON, || ended(node, outcome) == count);
-    assert!(
-        reached.is_ok(),
-        "not {outcome} {count}: {}",
-        situation(node)
-    );
-}
-
-/// What a node has counted, and its open relays.
-fn situation(node: &Node) -> String {
-    let status = node.admin("status --all").expect("the node answers");
-    let relays = node.relays().expect("the node answers");
-    format!("{status}\n{relays}")
+    until(outcome, || ended(node, outcome) == count);
 }
 
 /// The open relay of a client's address and port, if there is one.

@@ -12,8 +12,8 @@ use posthaste_lab::transfer::{Request, fetch};
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, accepting, add_address, close, counter, deliver, dial_from, dial_with,
-    expect_end, expect_reset, line, listen, network, plain, relay_of, reset, serve, start,
-    start_in, target, until_counter, until_ended,
+    expect_end, expect_reset, line, listen, network, plain, relay_of, reset, serve, start_relaying,
+    start_relaying_in, target, until_counter, until_ended,
 };
 
 /// More addresses of the client, by family.
@@ -39,7 +39,7 @@ fn more_servers(family: Family) -> [IpAddr; 2] {
 fn addresses_and_ports_preserved() {
     let network = line();
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for port in [1, 22, 443, 8080, 65535] {
             let listener = listen(network.server(), port);
             for family in Family::ALL {
@@ -75,7 +75,7 @@ fn one_port_many_connections() {
         }
     }
     for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let mut pairs = pairs_from(&network, family, port, &listeners);
             assert_eq!(counter(&node, "relays"), 3 * 3 * 2);
@@ -122,7 +122,7 @@ fn occupied_port_replaced() {
         let network = line();
         let listener = listen(network.server(), PORT);
         let _taken = listen(network.node(0), 5000);
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for (count, family) in (1..).zip(Family::ALL) {
             let from = SocketAddr::new(network.client_address(family), 5000);
             let to = target(&network, family, &listener);
@@ -145,7 +145,7 @@ fn node_as_source() {
         let network = line();
         let listener = listen(network.server(), PORT);
         let config = format!("[defaults]\naccept = {mode:?}\nsource_address = \"node\"\n");
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         for (family, nodes) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
             let mut pair = Pair::open(&network, family, &listener);
             assert_eq!(
@@ -172,7 +172,7 @@ fn mss_not_raised() {
     let listener = listen(network.server(), PORT);
     let capture = Capture::start(network.server());
     for mode in MODES {
-        let _node = start(&network, &accepting(mode));
+        let _node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             for wanted in [None, Some(700_u16)] {
@@ -200,7 +200,7 @@ fn half_close() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let Pair {
                 mut client,
@@ -237,7 +237,7 @@ fn server_sends_first() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             for _ in 0..5 {
                 let mut pair = Pair::open(&network, family, &listener);
@@ -256,7 +256,7 @@ fn reset_both_directions() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();
@@ -279,7 +279,7 @@ fn reset_before_first_byte() {
     let network = line();
     let listener = listen(network.server(), PORT);
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         for family in Family::ALL {
             let mut pair = Pair::open(&network, family, &listener);
             reset(pair.server);
@@ -332,7 +332,7 @@ fn download(network: &Network, family: Family) {
 fn path_mtu_behind_node() {
     let network = network(vec![Link::Veth; 4]);
     narrow(network.node(1), network.node(2));
-    let node = start_in(network.node(0), "");
+    let node = start_relaying_in(network.node(0), "");
     for (errors, family) in (1..).zip(Family::ALL) {
         upload(&network, family, 1_000_000);
         assert!(counter(&node, "icmp_errors") >= errors, "{family}");
@@ -346,7 +346,7 @@ fn path_mtu_behind_node() {
 fn path_mtu_before_node() {
     let network = network(vec![Link::Veth; 4]);
     narrow(network.node(0), network.node(1));
-    let node = start_in(network.node(2), "");
+    let node = start_relaying_in(network.node(2), "");
     for (errors, family) in (1..).zip(Family::ALL) {
         download(&network, family);
         assert!(counter(&node, "icmp_errors") >= errors, "{family}");

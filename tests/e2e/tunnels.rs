@@ -15,8 +15,8 @@ use crate::pitfalls::{complaints, doctor_for};
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, SOON, accept, counter, deliver, detail, dial, ended, errno, expect_end,
-    expect_reset, firewall, firewall_text, listen, network, remove_firewall, reset, start_in,
-    stop_listening, target, until, until_ended,
+    expect_reset, firewall, firewall_text, listen, network, remove_firewall, reset,
+    start_relaying_in, stop_listening, target, until, until_ended,
 };
 
 /// Drops what is not TCP.
@@ -464,7 +464,7 @@ fn killed_peer_resets_its_flows() {
     // Its host answers what the flow sends, or the keep-alive of the tunnel.
     expect_reset(&mut pair.client);
     until("none is up", || counter(&nodes[0], "tunnels_up") == 0);
-    nodes[1] = start_in(network.node(1), &member(&network, 1, "early", Family::V4));
+    nodes[1] = start_relaying_in(network.node(1), &member(&network, 1, "early", Family::V4));
     until_up(&nodes);
     let mut pair = Pair::open(&network, Family::V4, &listener);
     pair.check();

@@ -65,6 +65,7 @@ struct Place {
 impl Place {
     fn start(host: &Namespace, config: &str) -> Self {
         let node = Node::builder(host, binary())
+            .relaying()
             .config(config)
             .metrics(METRICS);
         Self::of(node.start().unwrap())

@@ -14,7 +14,7 @@ use posthaste_lab::node::Node;
 use crate::capture::Capture;
 use crate::support::{
     MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, ended, firewall, line,
-    line_of_far_client, listen, network, relay_of, start, target, until, until_counter,
+    line_of_far_client, listen, network, relay_of, start_relaying, target, until, until_counter,
     until_ended,
 };
 
@@ -107,7 +107,7 @@ fn flood_all_modes(cookies: &str) {
 fn flooded_server_is_spared(network: &Network, mode: &str, family: Family) {
     let what = format!("{mode} {family}");
     let listener = listen(network.server(), PORT);
-    let node = start(network, &format!("{SMALL}{}", accepting(mode)));
+    let node = start_relaying(network, &format!("{SMALL}{}", accepting(mode)));
     let sources = spoofed(family);
     let most = flood(network, &node, family, sources, 400);
     assert!(most <= 64, "{what}: {most} half open");
@@ -138,7 +138,7 @@ fn spoofed_clients_own_address() {
         let network = line();
         let listener = listen(network.server(), PORT);
         let config = format!("{SMALL}[defaults]\nsource_address = \"node\"\n");
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         let most = flood(&network, &node, family, spoofed(family), 400);
         assert!((1..=64).contains(&most), "{family}: {most} half open");
         let own: IpNet = own.parse().unwrap();
@@ -165,7 +165,7 @@ fn absent_client_reset_half_open() {
     for family in Family::ALL {
         let network = line();
         let _listener = listen(network.server(), PORT);
-        let node = start(&network, SMALL);
+        let node = start_relaying(&network, SMALL);
         let capture = Capture::start(network.server());
         flood(&network, &node, family, spoofed(family), 20);
         until_ended(&node, "client_absent", 20);
@@ -204,7 +204,7 @@ fn absent_client_two_syns() {
                 let network = line();
                 let _listener = listen(network.server(), PORT);
                 firewall(network.server(), "silent", &[("input", rules)]);
-                let node = start(&network, &accepting(mode));
+                let node = start_relaying(&network, &accepting(mode));
                 let capture = Capture::start(network.server());
                 flood(&network, &node, family, spoofed(family), COUNT);
                 until_counter(&node, "relays", 0);
@@ -231,7 +231,7 @@ fn distant_ends_are_served() {
         let network = network(links);
         let listener = listen(network.server(), PORT);
         for mode in ["early", "strict"] {
-            let node = start(&network, &accepting(mode));
+            let node = start_relaying(&network, &accepting(mode));
             let mut pair = Pair::open(&network, Family::V4, &listener);
             pair.check();
             pair.close_client_first();
@@ -261,7 +261,7 @@ fn validated_clients_in_flood() {
         let network = line();
         let listener = listen(network.server(), PORT);
         add_address(network.client(), unauthorized(family).ip());
-        let node = start(&network, LASTING);
+        let node = start_relaying(&network, LASTING);
         Pair::open(&network, family, &listener).close_client_first();
         flood(&network, &node, family, spoofed(family), 200);
         // What is kept for known clients is not an unauthorized sender's to use.
@@ -294,7 +294,7 @@ fn strict_over_budget_forwarded() {
     for family in Family::ALL {
         let network = line();
         let listener = listen(network.server(), PORT);
-        let node = start(&network, &format!("{LASTING}{}", accepting("strict")));
+        let node = start_relaying(&network, &format!("{LASTING}{}", accepting("strict")));
         flood(&network, &node, family, spoofed(family), 200);
         let before = counter(&node, "relays_opened");
         let capture = Capture::start(network.server());
@@ -328,7 +328,7 @@ fn prefix_budget() {
         let listener = listen(network.server(), PORT);
         add_address(network.client(), neighbour);
         let config = "[node]\nworkers = 1\n[half_open]\nper_prefix = 4\nexpiry = \"60s\"\n";
-        let node = start(&network, config);
+        let node = start_relaying(&network, config);
         let most = flood(&network, &node, family, sources.parse().unwrap(), 100);
         assert_eq!((most, counter(&node, "half_open")), (4, 4), "{family}");
         assert_eq!(counter(&node, "over_budget"), 96, "{family}");
@@ -354,7 +354,7 @@ fn fractional_budget() {
             "[half_open]\ntotal = 1\nreserve = 0\n{}source_address = \"node\"\n",
             accepting(mode)
         );
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         for family in Family::ALL {
             for _ in 0..5 {
                 let mut pair = Pair::open(&network, family, &listener);
@@ -379,7 +379,7 @@ fn budgets_are_returned() {
             "[half_open]\ntotal = 2\nreserve = 0\n{}strict_after_failure = \"0s\"\n",
             accepting(mode)
         );
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         for family in Family::ALL {
             let closed = SocketAddr::new(network.server_address(family), PORT + 1);
             for _ in 0..10 {

@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
     MODES, PORT, Pair, counter, detail, dial, errno, firewall_script, listen, network,
-    remove_firewall, start_in, stop_listening, target, until, until_ended,
+    remove_firewall, start_relaying_in, stop_listening, target, until, until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -184,7 +184,7 @@ fn returning_node_dialed() {
     until("hops wait", || waiting(&nodes[0]) >= 4);
     nodes[1].kill().expect("it can be killed");
     until("none waits", || waiting(&nodes[0]) == 0);
-    nodes[1] = start_in(
+    nodes[1] = start_relaying_in(
         network.node(1),
         &member(&network, 1, "early", Family::V4, ""),
     );

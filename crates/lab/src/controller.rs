@@ -4,12 +4,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use posthaste_control::identity::{Identity, KEY_BYTES, PublicKey};
@@ -17,6 +16,7 @@ use posthaste_control::message::NodeNumber;
 use serde_json::Value;
 
 use crate::boot::memory;
+use crate::http;
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -150,21 +150,10 @@ impl Controller {
 /// A document of the API of the controller in the calling thread's namespace.
 pub(crate) fn query(target: &str) -> Result<Value> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, API));
-    let mut stream =
+    let stream =
         TcpStream::connect_timeout(&address, PATIENCE).context("reach the controller's API")?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // HTTP by hand: one GET to the loopback address is no reason for a client library.
-    write!(
-        stream,
-        "GET {target} HTTP/1.1\r\nHost: controller\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream
-        .read_to_string(&mut answer)
-        .with_context(|| format!("read {target}"))?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-    ensure!(head.split(' ').nth(1) == Some("200"), "{target}: {answer}");
-    serde_json::from_str(body).with_context(|| format!("{target}: {body}"))
+    http::get(stream, target)
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ impl Testbed {
         let network = Network::line([link.clone(), link]).build()?;
         let start = || {
             let config = node_config(network.congestion());
-            let node = Node::builder(network.node(0), args.binary.find()?);
+            let node = Node::builder(network.node(0), args.binary.find()?).relaying();
             node.config(&config).start().context("start the node")
         };
         // Header and object in one segment, as web servers are usually configured.

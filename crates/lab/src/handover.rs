@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use crate::chart::{Across, Chart, Curve};
 use crate::link::Link;
 use crate::network::{Family, Network};
-use crate::node::{Binary, Node, require_bpf_file_system};
+use crate::node::{Binary, Node};
 use crate::record::{Common, Record};
 use crate::rng::Rng;
 use crate::target::{Bound, Target};
@@ -96,7 +96,6 @@ fn left(node: &Node) -> Result<u64> {
 
 /// Runs the experiment, prints its table, writes record and chart. Fails when a goal is missed.
 pub fn run(args: &Args) -> Result<()> {
-    require_bpf_file_system()?;
     let mut record = Record::start("handover", args.common.seed);
     record.parameter("node", args.binary.version()?);
     record.parameter("connections", args.connections);
@@ -203,7 +202,7 @@ fn transfers(args: &Args, loss: f64, most: u64, count: usize, rng: &mut Rng) -> 
     let network = Network::line(DELAYS.map(leg))
         .seed(args.common.seed)
         .build()?;
-    let builder = Node::builder(network.node(0), args.binary.find()?);
+    let builder = Node::builder(network.node(0), args.binary.find()?).relaying();
     let mut node = builder.config(CONFIG).start()?;
     let servers = Servers::start(network.server(), &CONGESTIONS)?;
     let jobs = jobs(&network, most, count, rng);

@@ -21,6 +21,7 @@ pub mod echo;
 pub mod fleet;
 pub mod flood;
 pub mod handover;
+mod http;
 pub mod link;
 pub mod load;
 mod mesh;

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-pub use ferry::{Ferry, Stats};
+pub use ferry::{Ferry, Stats, run_in_real_time};
 
 use crate::netns::Namespace;
 use crate::process::run;

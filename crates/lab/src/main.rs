@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    compare, demo, fleet, handover, load, multipath, planning, record, router_churn, synflood,
+    compare, demo, fleet, handover, link, load, multipath, planning, record, router_churn,
+    synflood,
     transfers::{line, overlay},
     tunnels,
 };
@@ -53,6 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    link::run_in_real_time();
     let result = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::TransferTimes(args) => line::run(args),

@@ -105,7 +105,7 @@ fn transfers(subject: &Subject, args: &Args) -> Result<Vec<f64>> {
 }
 
 fn node(host: &Namespace, args: &Args, config: &str) -> Result<Node> {
-    let builder = Node::builder(host, args.binary.find()?);
+    let builder = Node::builder(host, args.binary.find()?).relaying();
     builder.config(config).start()
 }
 

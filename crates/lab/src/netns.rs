@@ -9,8 +9,13 @@
 //! A namespace belongs to a thread, not to a process. Code that should run inside goes through
 //! [`Namespace::run_in`] or [`Namespace::spawn`]; programs through [`Namespace::command`]. In
 //! such code use `/proc/thread-self/net`, because `/proc/net` shows the main thread's namespace.
+//!
+//! Programs of a namespace have a BPF file system of their own at [`BPF_FILE_SYSTEM`], as those of a
+//! host with systemd.
 
+use std::ffi::CString;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, JoinHandle};
@@ -53,11 +58,16 @@ const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.router_solicitations", "0"),
 ];
 
+/// Where systemd mounts a BPF file system.
+const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+
 /// A network namespace that ends when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
     file: File,
+    /// What its programs see of file systems.
+    mounts: File,
 }
 
 impl Namespace {
@@ -69,10 +79,13 @@ impl Namespace {
         run(Command::new("ip").args(["netns", "add", &name]))?;
         // An open file is entered without a look-up of the name, which another process may remove.
         let file = File::open(path_of(&name)).with_context(|| format!("open namespace {name}"))?;
-        let namespace = Self { name, file };
-        for (key, value) in SETTINGS {
-            namespace.sysctl(key, value)?;
-        }
+        let prepared = run_inside(&file, prepare);
+        // Owned from here on: it is removed if a step fails.
+        let namespace = Self {
+            mounts: prepared.inspect_err(|_| scratch::remove_namespace(&path_of(&name)))?,
+            name,
+            file,
+        };
         // A new namespace has it down, and local connections would fail.
         namespace.ip("link set lo up")?;
         Ok(namespace)
@@ -88,13 +101,7 @@ impl Namespace {
     /// # Panics
     /// When `work` does, or when the thread cannot enter the namespace.
     pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                enter(&self.file);
-                work()
-            });
-            threads::join(thread)
-        })
+        run_inside(&self.file, work)
     }
 
     /// Starts a thread that lives inside the namespace.
@@ -123,11 +130,14 @@ impl Namespace {
     /// [`Process::spawn`](crate::process::Process::spawn), which avoids that.
     pub fn command(&self, program: impl AsRef<Path>) -> Result<Command> {
         let mut command = Command::new(program.as_ref());
-        let file = self
-            .file
-            .try_clone()
-            .context("duplicate the namespace's descriptor")?;
-        sys::start_in_namespace(&mut command, file);
+        let copy = |file: &File| {
+            file.try_clone()
+                .context("duplicate a namespace's descriptor")
+        };
+        let directory = std::env::current_dir().context("find the working directory")?;
+        let directory = CString::new(directory.as_os_str().as_bytes())?;
+        let (network, mounts) = (copy(&self.file)?, copy(&self.mounts)?);
+        sys::start_in_namespaces(&mut command, network, mounts, directory);
         Ok(command)
     }
 
@@ -161,10 +171,7 @@ impl Namespace {
 
     /// Sets a sysctl, named with dots.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
-        let path = sysctl_path(key);
-        // /proc/sys/net shows the namespace of the thread that opens the file.
-        self.run_in(|| fs::write(path, value))
-            .with_context(|| format!("set {key} to {value}"))
+        self.run_in(|| set_sysctl(key, value))
     }
 }
 
@@ -172,6 +179,31 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         scratch::remove_namespace(&path_of(&self.name));
     }
+}
+
+/// Runs `work` on a thread of its own in a namespace.
+fn run_inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter(namespace);
+            work()
+        });
+        threads::join(thread)
+    })
+}
+
+/// Brings a new namespace into the state that all begin with; returns that of its file systems.
+fn prepare() -> Result<File> {
+    for (key, value) in SETTINGS {
+        set_sysctl(key, value)?;
+    }
+    Ok(sys::separate_mounts(BPF_FILE_SYSTEM)?)
+}
+
+/// Sets a sysctl of the calling thread's namespace.
+fn set_sysctl(key: &str, value: &str) -> Result<()> {
+    // /proc/sys/net shows the namespace of the thread that opens the file.
+    fs::write(sysctl_path(key), value).with_context(|| format!("set {key} to {value}"))
 }
 
 fn enter(file: &File) {

@@ -3,16 +3,18 @@
 //! file, its admin socket. This module does not use the program's code.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sched::CpuSet;
 use nix::sys::signal::Signal;
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use serde_json::Value;
 
+use crate::http;
 use crate::netns::Namespace;
 use crate::process::{Process, run};
 use crate::scratch::Scratch;
@@ -24,11 +26,11 @@ const PROGRAM: &str = "posthaste";
 /// The name of a node's configuration file, in a directory of its own.
 const CONFIG_FILE: &str = "node.toml";
 
-/// Where a BPF file system is usually mounted.
-const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+/// Bound on the time until a node is ready, and until it answers; far longer than it should take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bound on the time until a node is ready; far longer than it should take.
-const READY: Duration = Duration::from_secs(30);
+/// Of the log of a node whose test fails.
+const LOG_LINES_SHOWN: usize = 100;
 
 /// A running node. It is killed when dropped.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ pub struct Node {
     binary: PathBuf,
     /// The part of its configuration chosen by the lab.
     head: String,
-    observes: bool,
+    relays: bool,
     files: Scratch,
 }
 
@@ -48,7 +50,7 @@ pub struct Builder<'a> {
     binary: PathBuf,
     config: String,
     metrics: String,
-    observes: bool,
+    relays: bool,
     confined: Option<(CpuSet, i32)>,
 }
 
@@ -67,11 +69,12 @@ impl Builder<'_> {
         self
     }
 
-    /// Makes the node observe before it relays, the default of nodes. The lab's own nodes relay at
-    /// once: its networks are known to work.
+    /// Makes the node relay every flow by sockets from its first connection on, unless the
+    /// configuration names a data path: for what is about relays. Users' nodes observe a
+    /// destination first, and carry short flows as packets.
     #[must_use]
-    pub fn observing(mut self) -> Self {
-        self.observes = true;
+    pub fn relaying(mut self) -> Self {
+        self.relays = true;
         self
     }
 
@@ -93,7 +96,7 @@ impl Builder<'_> {
         let mut node = self.spawn(spawn)?;
         node.process
             // The node logs a message with this word; the format of the line is that of its log.
-            .wait_until("word that it is ready", READY, |process| {
+            .wait_until("word that it is ready", PATIENCE, |process| {
                 process
                     .stdout()
                     .split(|c: char| !c.is_alphanumeric())
@@ -111,7 +114,7 @@ impl Builder<'_> {
         let files = Scratch::new()?;
         let file = files.path().join(CONFIG_FILE);
         let head = self.head(files.path());
-        let config = tables(&self.config, self.observes);
+        let config = tables(&self.config, self.relays);
         fs::write(&file, format!("{head}{config}")).context("write the node's configuration")?;
         let mut command = self.namespace.command(&self.binary)?;
         command.arg("node").arg("-c").arg(&file);
@@ -122,7 +125,7 @@ impl Builder<'_> {
             process: spawn("the node", command)?,
             binary: self.binary,
             head,
-            observes: self.observes,
+            relays: self.relays,
             files,
         })
     }
@@ -135,14 +138,13 @@ impl Builder<'_> {
     }
 }
 
-/// The tables of a configuration. Flows use sockets unless it names a data path: by default that
-/// depends on the host. Observing is disabled unless `observes`.
-fn tables(config: &str, observes: bool) -> String {
+/// The tables of a configuration; with `relays`, of a node that relays by sockets at once.
+fn tables(config: &str, relays: bool) -> String {
     const TABLE: &str = "[defaults]\n";
-    let mut defaults = TABLE.to_owned();
-    if !observes {
-        defaults.push_str("observe = false\n");
+    if !relays {
+        return config.to_owned();
     }
+    let mut defaults = format!("{TABLE}observe = false\n");
     if !config.contains("data_path") {
         defaults.push_str("data_path = \"socket\"\n");
     }
@@ -163,7 +165,7 @@ impl Node {
             binary: binary.into(),
             config: String::new(),
             metrics: "off".to_owned(),
-            observes: false,
+            relays: false,
             confined: None,
         }
     }
@@ -185,7 +187,7 @@ impl Node {
 
     /// Replaces the tables given to [`Builder::config`]. The node sees it at its next reload.
     pub fn write_config(&self, toml: &str) -> Result<()> {
-        let text = format!("{}{}", self.head, tables(toml, self.observes));
+        let text = format!("{}{}", self.head, tables(toml, self.relays));
         fs::write(self.config_file(), text).context("write the node's configuration")
     }
 
@@ -211,9 +213,18 @@ impl Node {
         serde_json::from_str(&text).with_context(|| format!("posthaste {words} printed {text}"))
     }
 
-    /// The output of `posthaste status --json`.
+    /// The document of its admin API for a path, such as `/chains`. Unlike a verb it starts no
+    /// process, so waiting for a value costs next to nothing.
+    pub fn get(&self, target: &str) -> Result<Value> {
+        let stream = UnixStream::connect(self.socket()).context("reach the node")?;
+        // A node that is stopped does not answer.
+        stream.set_read_timeout(Some(PATIENCE))?;
+        http::get(stream, target)
+    }
+
+    /// Its state and its counters.
     pub fn status(&self) -> Result<Value> {
-        self.admin_json("status")
+        self.get("/status")
     }
 
     /// CPU time of the process so far.
@@ -227,14 +238,28 @@ impl Node {
         find_number(&status, name).with_context(|| format!("no number {name} in {status}"))
     }
 
-    /// The output of `posthaste relays list --json`.
+    /// Its open relays, at most 1000.
     pub fn relays(&self) -> Result<Value> {
-        self.admin_json("relays list")
+        self.get("/relays?limit=1000")
     }
 
     /// Lines that the node has printed so far.
     pub fn log(&self) -> Vec<String> {
         self.process.stdout().lines().map(str::to_owned).collect()
+    }
+
+    /// What the node has counted, its open relays, and the end of its log.
+    fn situation(&self) -> String {
+        let mut text = format!("node {}:\n", self.process.pid());
+        for target in ["/status", "/relays?limit=20"] {
+            match self.get(target) {
+                Ok(document) => text += &format!("{target}: {document:#}\n"),
+                Err(error) => text += &format!("{target}: {error:#}\n"),
+            }
+        }
+        let log = self.log();
+        let end = log.len().saturating_sub(LOG_LINES_SHOWN);
+        text + &log[end..].join("\n") + "\n" + &self.process.stderr()
     }
 
     /// Drains the node (SIGTERM) and waits for its end.
@@ -246,7 +271,16 @@ impl Node {
     /// Kills the node at once (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGKILL)?;
-        self.process.wait(READY).map(drop)
+        self.process.wait(PATIENCE).map(drop)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Of a test that fails: what it waited for in vain is in here.
+        if thread::panicking() {
+            eprintln!("{}", self.situation());
+        }
     }
 }
 
@@ -264,17 +298,6 @@ fn find_number(value: &Value, name: &str) -> Option<u64> {
 
 fn socket_in(directory: &Path) -> PathBuf {
     directory.join("admin.sock")
-}
-
-/// Fails without a BPF file system, where a node keeps flows that outlive it. Without one it relays
-/// by sockets, unless a rule demands the packet path.
-pub(crate) fn require_bpf_file_system() -> Result<()> {
-    let kind = statfs(BPF_FILE_SYSTEM).context("look at the BPF file system")?;
-    ensure!(
-        kind.filesystem_type() == BPF_FS_MAGIC,
-        "no BPF file system is mounted at {BPF_FILE_SYSTEM}"
-    );
-    Ok(())
 }
 
 /// Which product program to run.

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use crate::scratch::Scratch;
 
 /// Polling interval of conditions.
-const POLL: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(10);
 /// The unit of times in `/proc` (`USER_HZ`).
 const TICK_MS: u64 = 10;
 

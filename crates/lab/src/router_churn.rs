@@ -29,7 +29,7 @@ use self::plan::{Event, Plan};
 use self::testbed::Testbed;
 use self::verdict::{Pair, Span};
 use crate::names::{Named, named};
-use crate::node::{Binary, require_bpf_file_system};
+use crate::node::Binary;
 use crate::process::wait_until;
 use crate::record::{Common, Record};
 use crate::{socket, threads};
@@ -115,9 +115,6 @@ struct Run {
 
 /// Runs the experiment, prints its tables, writes the record. Fails when a promise is broken.
 pub fn run(args: &Args) -> Result<()> {
-    if args.data_path != DataPath::Socket {
-        require_bpf_file_system()?;
-    }
     let mut record = Record::start("router-churn", args.common.seed);
     record.parameter("node", args.binary.version()?);
     let run = play(args)?;

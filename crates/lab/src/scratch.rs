@@ -38,7 +38,7 @@ fn prefix(pid: u32) -> String {
     format!("ph-{pid}-")
 }
 
-/// A directory that is removed with everything in it when dropped.
+/// A directory that is removed with everything in it when dropped, unless a panic drops it.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -61,6 +61,10 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // For a look at what failed.
+        if thread::panicking() {
+            return;
+        }
         // A leftover directory is harmless and the next run removes it.
         let _ = fs::remove_dir_all(&self.path);
     }

@@ -4,6 +4,7 @@
 //! All `unsafe` of the lab is here, behind safe functions. Every error includes the name of the
 //! failed call.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -12,10 +13,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, chdir};
 
 /// Adds the name of the call to an error.
 fn named(call: &str, source: &io::Error) -> io::Error {
@@ -133,17 +135,39 @@ pub(crate) fn enter_namespace(namespace: impl AsFd) -> io::Result<()> {
     setns(namespace, CloneFlags::CLONE_NEWNET).map_err(|e| named("setns", &e.into()))
 }
 
-/// Makes the process started by `command` begin in `namespace` and die with its parent thread.
-pub(crate) fn start_in_namespace(command: &mut Command, namespace: File) {
+/// Gives the calling thread file systems of its own: what the host has, and will mount, and an empty
+/// BPF file system at `bpf`. Returns their namespace.
+pub(crate) fn separate_mounts(bpf: &str) -> io::Result<File> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| named("unshare", &e.into()))?;
+    let none = None::<&str>;
+    // Else the host would see what is mounted here.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
+        .map_err(|e| named("mount --make-rslave", &e.into()))?;
+    mount(Some("bpf"), bpf, Some("bpf"), MsFlags::empty(), none)
+        .map_err(|e| named("mount a BPF file system", &e.into()))?;
+    File::open("/proc/thread-self/ns/mnt").map_err(|e| named("open a mount namespace", &e))
+}
+
+/// Makes the process started by `command` begin in the namespaces `network` and `mounts`, in
+/// `directory`, and die with its parent thread.
+pub(crate) fn start_in_namespaces(
+    command: &mut Command,
+    network: File,
+    mounts: File,
+    directory: CString,
+) {
     let prepare = move || {
-        enter_namespace(&namespace)?;
+        enter_namespace(&network)?;
+        setns(&mounts, CloneFlags::CLONE_NEWNS).map_err(|e| named("setns", &e.into()))?;
+        // A mount namespace is entered at its root.
+        chdir(directory.as_c_str()).map_err(|e| named("chdir", &e.into()))?;
         // A killed lab runs no destructor: without this its processes would stay, with their
         // namespaces.
         prctl::set_pdeathsig(Signal::SIGKILL)
             .map_err(|e| named("prctl PR_SET_PDEATHSIG", &e.into()))
     };
-    // SAFETY: the closure runs between fork and exec; on success it makes two system calls and
-    // nothing else, both safe there. Only a failure allocates, for its message.
+    // SAFETY: the closure runs between fork and exec; on success it makes four system calls and
+    // nothing else, all safe there. Only a failure allocates, for its message.
     unsafe { command.pre_exec(prepare) };
 }
 

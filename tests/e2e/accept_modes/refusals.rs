@@ -12,7 +12,7 @@ use posthaste_lab::network::{Family, Network};
 use super::MS;
 use crate::support::{
     PORT, Pair, accepting, add_address, counter, dial, dial_from, errno, expect_accepted_and_reset,
-    firewall, line, listen, network, start, talkative, until, until_counter, until_ended,
+    firewall, line, listen, network, start_relaying, talkative, until, until_counter, until_ended,
 };
 
 /// A client that gives up after a few seconds instead of minutes.
@@ -142,7 +142,7 @@ fn strict_refuses_like_network() {
             add_address(network.client(), client_of(case, *to).ip());
         }
         let direct = attempt_all(network.client(), &cases);
-        let node = start(&network, &accepting("strict"));
+        let node = start_relaying(&network, &accepting("strict"));
         for _ in 0..2 {
             let relayed = attempt_all(network.client(), &cases);
             for (index, (name, to)) in cases.iter().enumerate() {
@@ -179,7 +179,7 @@ fn strict_stays_silent() {
     ]
     .map(|text| text.parse::<SocketAddr>().expect("an address"));
     let config = "[defaults]\naccept = \"strict\"\n[defaults.timeouts]\nconnect = \"2s\"\n";
-    let node = start(&network, config);
+    let node = start_relaying(&network, config);
     thread::scope(|scope| {
         for to in targets {
             let client = network.client();
@@ -198,7 +198,7 @@ fn strict_stays_silent() {
 #[test]
 fn refused_early_becomes_strict() {
     let network = line();
-    let node = start(&network, "[defaults]\nstrict_after_failure = \"1s\"\n");
+    let node = start_relaying(&network, "[defaults]\nstrict_after_failure = \"1s\"\n");
     for family in Family::ALL {
         let to = SocketAddr::new(network.server_address(family), PORT);
         let (begin, early) = (Instant::now(), counter(&node, "early"));
@@ -231,7 +231,7 @@ fn refused_early_becomes_strict() {
 #[test]
 fn refused_near_becomes_strict() {
     let network = line();
-    let node = start(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
+    let node = start_relaying(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
     for family in Family::ALL {
         let listener = listen(network.server(), 81);
         let late = counter(&node, "late");
@@ -251,7 +251,7 @@ fn refused_near_becomes_strict() {
 #[test]
 fn answering_destination_early_again() {
     let network = line();
-    let node = start(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
+    let node = start_relaying(&network, "[defaults]\nstrict_after_failure = \"1h\"\n");
     // A port for each, since a listener that was just closed may linger.
     for ((count, family), port) in (1..).zip(Family::ALL).zip([81, 82]) {
         let to = SocketAddr::new(network.server_address(family), port);
@@ -286,7 +286,7 @@ fn unreachable_early_and_late() {
     ];
     for mode in ["early", "late"] {
         let config = format!("{}[defaults.timeouts]\nconnect = \"1s\"\n", accepting(mode));
-        let node = start(&network, &config);
+        let node = start_relaying(&network, &config);
         thread::scope(|scope| {
             for (port, family) in outcomes
                 .iter()

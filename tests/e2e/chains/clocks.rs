@@ -14,8 +14,8 @@ use posthaste_lab::process::wait_until;
 use super::Plan;
 use crate::clock::WrongClock;
 use crate::support::{
-    PORT, Pair, SOON, accept, binary, counter, dial, listen, network, start_in, target, until,
-    until_counter, until_ended,
+    PORT, Pair, SOON, accept, binary, counter, dial, listen, network, start_relaying_in, target,
+    until, until_counter, until_ended,
 };
 
 /// Flows of each family.
@@ -33,11 +33,12 @@ fn far_apart() -> Network {
 /// Two nodes, of which the first uses the wrong clock. It has one worker, because each worker
 /// learns of refusals separately, and keeps this number of warm hops to the second.
 fn start(network: &Network, plan: &Plan<'_>, pool_min: usize, clock: &WrongClock) -> [Node; 2] {
-    let second = start_in(network.node(1), &plan.config(network, 1));
+    let second = start_relaying_in(network.node(1), &plan.config(network, 1));
     let config = plan.config(network, 0);
     let config = config.replacen("[node]\n", "[node]\nworkers = 1\n", 1);
     let config = config.replacen("id = 2\n", &format!("id = 2\npool_min = {pool_min}\n"), 1);
     let first = Node::builder(network.node(0), binary())
+        .relaying()
         .config(&config)
         .start_by(|name, command| clock.spawn(name, command))
         .expect("the node becomes ready");

@@ -18,7 +18,7 @@ use posthaste_lab::node::Node;
 use crate::payload::uninterrupted;
 use crate::requests::{ALLOWED, KEY, LISTENER_PORT};
 use crate::support::{
-    PORT, counter, dial, firewall, listen, remove_firewall, start_in, target, until,
+    PORT, counter, dial, firewall, listen, remove_firewall, start_relaying_in, target, until,
 };
 
 /// One way of each link to a node beside the path.
@@ -117,10 +117,10 @@ impl Setup {
         let network = network.build().expect("root can build a network");
         let beside = (0..4)
             .rev()
-            .map(|node| start_in(network.aside(node), &self.beside(&network, node)));
+            .map(|node| start_relaying_in(network.aside(node), &self.beside(&network, node)));
         let mut beside: Vec<Node> = beside.collect();
         beside.reverse();
-        let first = start_in(network.node(0), &self.first(&network));
+        let first = start_relaying_in(network.node(0), &self.first(&network));
         let fixture = Fixture {
             network,
             first,

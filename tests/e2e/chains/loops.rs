@@ -14,7 +14,7 @@ use posthaste_lab::node::Node;
 
 use crate::payload;
 use crate::requests::{ALLOWED, KEY, LISTENER_PORT};
-use crate::support::{MODES, PORT, Pair, counter, listen, start_in, until_ended};
+use crate::support::{MODES, PORT, Pair, counter, listen, start_relaying_in, until_ended};
 
 const BYTES: u64 = 300_000;
 
@@ -42,8 +42,8 @@ fn nodes(network: &Network, accept: &str, encapsulation: &str) -> [Node; 2] {
     let on_path = config(1, accept, (2, "second", &second.to_string()))
         + "[[chain]]\nname = \"aside\"\nnodes = [\"second\"]\n\
            [[route]]\nchains = [\"aside\"]\ndirect = false\n";
-    let requested = start_in(network.aside(0), &requested);
-    [start_in(network.node(0), &on_path), requested]
+    let requested = start_relaying_in(network.aside(0), &requested);
+    [start_relaying_in(network.node(0), &on_path), requested]
 }
 
 /// Moves bytes in both directions, closes in order, and returns how many relays each node had for

@@ -10,7 +10,7 @@ use posthaste_lab::transfer::{Request, Server, fetch};
 use serde_json::Value;
 
 use super::{program, run, settle};
-use crate::support::{PORT, SOON, counter, line, network, start, until};
+use crate::support::{PORT, SOON, counter, line, network, start_relaying, until};
 use crate::watch::{Accounts, sockets};
 
 // promise: T8
@@ -25,7 +25,7 @@ fn iperf3_moves_gigabytes_both_ways() {
             !sockets(network.server(), "listening").is_empty()
         })
         .unwrap();
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let accounts = Accounts::of(&node);
     let mut connections = 0;
     for family in Family::ALL {
@@ -83,7 +83,7 @@ fn gigabyte_over_lossy_link() {
         .loss(0.01);
     let network = network([lossy, Link::Veth]);
     let _server = Server::start(network.server(), PORT, "cubic").unwrap();
-    let node = start(&network, "[defaults.downstream]\ncongestion = \"bbr\"\n");
+    let node = start_relaying(&network, "[defaults.downstream]\ncongestion = \"bbr\"\n");
     let accounts = Accounts::of(&node);
     let shares = [(Family::V4, GIGABYTE), (Family::V6, GIGABYTE / 10)];
     for (family, bytes) in shares {

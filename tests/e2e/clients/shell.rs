@@ -12,7 +12,7 @@ use posthaste_lab::scratch::Scratch;
 use super::{program, run, settle, succeed};
 use crate::payload::send;
 use crate::run::{led, start_open};
-use crate::support::{MODES, SOON, accepting, counter, line, start, until_ended};
+use crate::support::{MODES, SOON, accepting, counter, line, start_relaying, until_ended};
 use crate::watch::{Accounts, sockets};
 
 /// Without this directory sshd does not start; on Debian only its service makes it.
@@ -31,7 +31,7 @@ fn ssh_login_and_copy() {
     send(&mut File::create(&document).unwrap(), 1, BYTES).unwrap();
     let sum = run(Command::new(program("sha256sum")).stdin(File::open(&document).unwrap()));
     for mode in MODES {
-        let node = start(&network, &accepting(mode));
+        let node = start_relaying(&network, &accepting(mode));
         let accounts = Accounts::of(&node);
         for family in Family::ALL {
             let remote = format!("cat {}", document.display());

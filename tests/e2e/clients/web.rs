@@ -12,7 +12,7 @@ use posthaste_lab::scratch::Scratch;
 use super::{program, run, settle, succeed};
 use crate::payload::send;
 use crate::run::{led, start_open};
-use crate::support::{counter, line, start, until_counter};
+use crate::support::{counter, line, start_relaying, until_counter};
 use crate::watch::Accounts;
 
 /// Objects to fetch, and the bytes of each.
@@ -82,7 +82,7 @@ fn in_url(address: IpAddr) -> String {
 fn curl_fetches_from_nginx() {
     let network = line();
     let server = start_server(&network);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let accounts = Accounts::of(&node);
     for family in Family::ALL {
         let host = in_url(network.server_address(family));
@@ -140,7 +140,7 @@ const CONNECTIONS: u64 = 200;
 fn wrk_two_hundred_connections() {
     let network = line();
     let server = start_server(&network);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let accounts = Accounts::of(&node);
     for family in Family::ALL {
         let testbed = format!("http://{}/small", in_url(network.server_address(family)));

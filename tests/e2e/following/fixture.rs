@@ -149,6 +149,7 @@ impl Fixture {
     pub(super) fn start_node(&mut self, number: NodeNumber) {
         let config = self.config(number);
         let builder = Node::builder(self.host(number), binary())
+            .relaying()
             .config(&config)
             .metrics(METRICS);
         let node = match self.clocks.get(&number) {

@@ -58,7 +58,10 @@ impl TwoNodes {
             peer(2, 1)
         );
         let far = bed.node(&far);
-        let near = Node::builder(&bed.client, binary()).config(&near).start();
+        let near = Node::builder(&bed.client, binary())
+            .relaying()
+            .config(&near)
+            .start();
         let near = near.expect("the near node becomes ready");
         Self {
             bed,

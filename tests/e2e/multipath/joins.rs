@@ -151,7 +151,7 @@ fn the_firewall_decides_on_each_path() {
     let bed = TwoPaths::new();
     let config = format!("[observe]\ngain_min = \"0s\"\n{}", converting("early"));
     let node = Node::builder(&bed.router, binary()).config(&config);
-    let node = node.observing().start().expect("the node becomes ready");
+    let node = node.start().expect("the node becomes ready");
     firewall(&bed.router, "second", &[("forward", "iifname \"c2\" drop")]);
     assert!(!joins(&bed, &node, 8));
     assert!(counter(&node, "multipath_accepted") > 0);

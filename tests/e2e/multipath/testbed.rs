@@ -117,7 +117,10 @@ impl TwoPaths {
 
     /// Starts a node on the router. Its rules convert unless `config` says otherwise.
     pub(super) fn node(&self, config: &str) -> Node {
-        let node = Node::builder(&self.router, binary()).config(config).start();
+        let node = Node::builder(&self.router, binary())
+            .relaying()
+            .config(config)
+            .start();
         node.expect("the node becomes ready")
     }
 

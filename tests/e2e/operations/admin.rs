@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::payload::{receive, send};
 use crate::support::{
-    PORT, Pair, binary, counter, expect_reset, line, listen, relay_of, start, until, until_ended,
+    PORT, Pair, binary, counter, expect_reset, line, listen, relay_of, start_relaying, until,
+    until_ended,
 };
 use crate::watch::wait_for_line;
 
@@ -20,7 +21,7 @@ use crate::watch::wait_for_line;
 fn relays_list_show_kill() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     for family in Family::ALL {
         let mut pair = Pair::open(&network, family, &listener);
         send(&mut pair.client, 1, 1000).unwrap();
@@ -94,7 +95,7 @@ fn shown(node: &Node, id: &str) {
 #[test]
 fn status_names_everything() {
     let network = line();
-    let node = start(&network, "[node]\nworkers = 1\n");
+    let node = start_relaying(&network, "[node]\nworkers = 1\n");
     let status = node.status().unwrap();
     assert_eq!(
         (&status["state"], &status["workers"]),
@@ -137,7 +138,7 @@ fn status_sentences_every_state() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "[node]\nworkers = 1\n");
+    let mut node = start_relaying(&network, "[node]\nworkers = 1\n");
     let text = summary(&node);
     assert!(text.starts_with("posthaste "), "no trouble: {text}");
     assert!(text.contains("is ready and relays on "), "{text}");
@@ -175,7 +176,7 @@ fn status_sentences_every_state() {
 fn list_limit() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let pairs: Vec<_> = (0..5)
         .map(|_| Pair::open(&network, Family::V4, &listener))
         .collect();
@@ -208,7 +209,7 @@ fn list_limit() {
 fn top_shows_who_moves_bytes() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let _idle = Pair::open(&network, Family::V4, &listener);
     let mut busy = Pair::open(&network, Family::V6, &listener);
     let client = busy.client_address().to_string();
@@ -248,7 +249,7 @@ fn top_shows_who_moves_bytes() {
 #[test]
 fn second_node_refused() {
     let network = line();
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let mut command = network.node(0).command(binary()).unwrap();
     command.arg("node").arg("-c").arg(node.config_file());
     let output = command.output().unwrap();
@@ -261,6 +262,7 @@ fn second_node_refused() {
     );
     // With a socket of its own it is still the same network.
     let message = Node::builder(network.node(0), binary())
+        .relaying()
         .start()
         .unwrap_err();
     let message = format!("{message:#}");

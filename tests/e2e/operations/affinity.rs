@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::support::{PORT, accept, dial, line, listen, relay_of, start};
+use crate::support::{PORT, accept, dial, line, listen, relay_of, start_relaying};
 
 /// What is below the worker in the id of a relay, in bits.
 const WORKER_SHIFT: u32 = 48;
@@ -70,7 +70,7 @@ fn client_meets_packets_worker() {
     let entrance = SocketAddr::new(network.node_address(0, Family::V4), 8080);
     let server = SocketAddr::new(network.server_address(Family::V4), PORT);
     let servers = listen(network.server(), PORT);
-    let node = start(
+    let node = start_relaying(
         &network,
         &format!(
             "[node]\nworkers = {workers}\n[transparent]\nenabled = false\n[[listener]]\n\
@@ -93,7 +93,7 @@ fn workers_stay_on_cpus() {
     let network = line();
     let cpus = cpus();
     let workers = cpus.len();
-    let node = start(&network, &format!("[node]\nworkers = {workers}\n"));
+    let node = start_relaying(&network, &format!("[node]\nworkers = {workers}\n"));
     for cpu in cpus {
         let worker = format!("worker-{}", cpu % workers);
         assert_eq!(allowed(&node, &worker), cpu.to_string(), "{worker}");

@@ -19,7 +19,8 @@ use super::service::Service;
 use super::teardown::run;
 use crate::payload::uninterrupted;
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start, target, until,
+    PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start_relaying, target,
+    until,
 };
 use crate::watch::{
     assert_nothing_left, installed, process_named, processes, programs_at, quiet, sockets,
@@ -36,7 +37,7 @@ const GUARD: &str = "posthaste-guard";
 fn both_ends_reset() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     let open = || Family::ALL.map(|family| Pair::open(&network, family, &listener));
     let (mut idle, mut busy) = (open(), open());
     idle.iter_mut().for_each(Pair::check);
@@ -81,7 +82,7 @@ fn killed_node_leaves_nothing() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     let pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
     until("two relays", || sockets(host, "established").len() == 4);
     // What is looked for below can be found: a rule and a route for each family, a program at
@@ -114,7 +115,7 @@ fn restart(network: &Network, former: &Node) -> Process {
 fn restart_after_kill() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     node.kill().unwrap();
     let _next = restart(&network, &node);
     for (opened, family) in (1..).zip(Family::ALL) {
@@ -133,7 +134,7 @@ fn direct_after_kill() {
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
         let attempt = || {
-            let mut node = start(&network, "");
+            let mut node = start_relaying(&network, "");
             Pair::open(&network, family, &listener).check();
             assert_eq!(counter(&node, "relays_opened"), 1);
             node.kill().unwrap();
@@ -198,7 +199,7 @@ fn reuse_after(
     client_first: bool,
 ) -> Vec<Duration> {
     let ports = 20_000..20_008;
-    let mut node = start(network, "");
+    let mut node = start_relaying(network, "");
     for port in ports.clone() {
         use_port(network, family, listener, port, client_first);
     }
@@ -242,7 +243,7 @@ fn guard_within_a_second() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let attempt = || {
-        let mut node = start(&network, "");
+        let mut node = start_relaying(&network, "");
         for family in Family::ALL {
             Pair::open(&network, family, &listener).close_client_first();
         }
@@ -263,7 +264,7 @@ fn guard_within_a_second() {
 #[test]
 fn guard_ignores_signals() {
     let network = line();
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     let guard = process_named(network.node(0), GUARD).unwrap();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         send(guard, signal);
@@ -287,7 +288,7 @@ fn dead_guard_restarted() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = Node::builder(host, binary()).metrics(METRICS);
+    let node = Node::builder(host, binary()).relaying().metrics(METRICS);
     let mut node = node.start().unwrap();
     let pid = process_named(host, GUARD);
     assert_eq!(
@@ -332,12 +333,12 @@ fn dead_guard_restarted() {
 fn restarted_guard_orderly_end() {
     let network = line();
     let host = network.node(0);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     kill_guard(host);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
     assert_nothing_left(host);
     // The lock of the network is free.
-    let mut next = start(&network, "");
+    let mut next = start_relaying(&network, "");
     assert_eq!(next.stop(SOON).unwrap().code(), Some(0));
 }
 
@@ -370,7 +371,7 @@ fn teardown_replaces_guard() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     let unread = Family::ALL.map(|family| end_unread(&network, family, &listener));
     until("TIME_WAIT", || sockets(host, "time-wait").len() == 2);
     // A node that runs would start another guard.

@@ -9,7 +9,9 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use super::METRICS;
-use crate::support::{PORT, Pair, SOON, binary, counter, expect_reset, line, listen, start, until};
+use crate::support::{
+    PORT, Pair, SOON, binary, counter, expect_reset, line, listen, start_relaying, until,
+};
 use crate::watch::{assert_nothing_left, http_get, relay_lines, wait_for_line};
 
 // promise: F6, W3
@@ -19,6 +21,7 @@ fn drain_finishes_relays() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let mut node = Node::builder(host, binary())
+        .relaying()
         .metrics(METRICS)
         .start()
         .unwrap();
@@ -56,7 +59,7 @@ fn codes(node: &Node) -> Vec<String> {
 #[test]
 fn drain_deadline_resets() {
     let network = line();
-    let mut node = start(&network, "[node]\ndrain_timeout = \"100ms\"\n");
+    let mut node = start_relaying(&network, "[node]\ndrain_timeout = \"100ms\"\n");
     let open = open(&network);
     let status = node.stop(SOON).unwrap();
     ends_drained(&network, &node, status.code(), open);
@@ -90,7 +93,7 @@ fn ends_drained(network: &Network, node: &Node, code: Option<i32>, open: [Pair; 
 #[test]
 fn drain_verb_deadline() {
     let network = line();
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     let open = open(&network);
     let answer = node.admin_json("drain --timeout 0.1").unwrap();
     assert_eq!(answer["relays"], 2);
@@ -102,7 +105,7 @@ fn drain_verb_deadline() {
 #[test]
 fn second_signal_ends_drain() {
     let network = line();
-    let mut node = start(&network, "[node]\ndrain_timeout = \"1h\"\n");
+    let mut node = start_relaying(&network, "[node]\ndrain_timeout = \"1h\"\n");
     let open = open(&network);
     node.process().signal(Signal::SIGTERM).unwrap();
     wait_for_line(&node, &["msg=\"the node drains\"", "deadline_s=3600"]);
@@ -115,7 +118,7 @@ fn second_signal_ends_drain() {
 fn idle_node_ends_at_once() {
     let network = line();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut node = start(&network, "[node]\ndrain_timeout = \"1h\"\n");
+        let mut node = start_relaying(&network, "[node]\ndrain_timeout = \"1h\"\n");
         node.process().signal(signal).unwrap();
         let status = node.process_mut().wait(Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), Some(0));

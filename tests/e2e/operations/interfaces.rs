@@ -9,7 +9,9 @@ use posthaste_lab::node::Node;
 
 use serde_json::Value;
 
-use crate::support::{PORT, Pair, SOON, binary, counter, dial, line, listen, start, until};
+use crate::support::{
+    PORT, Pair, SOON, binary, counter, dial, line, listen, start_relaying, until,
+};
 use crate::verbs::assert_reports;
 use crate::watch::{assert_nothing_left, installed, programs_at};
 
@@ -23,7 +25,7 @@ fn new_interface_relays() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     let client = Namespace::new().unwrap();
     plug_in(&client, host, "late0");
     until("attachment", || attached(&node, "late0"));
@@ -88,7 +90,7 @@ fn host_without_ipv6() {
     let host = network.node(0);
     host.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
     let listener = listen(network.server(), PORT);
-    let mut node = start(&network, "");
+    let mut node = start_relaying(&network, "");
     Pair::open(&network, Family::V4, &listener).check();
     assert_eq!(counter(&node, "relays_opened"), 1);
     // A rule, a route, and a program at either interface.
@@ -103,7 +105,7 @@ fn only_named_interfaces() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "[transparent]\ninterfaces = [\"s0\", \"c0\"]\n");
+    let node = start_relaying(&network, "[transparent]\ninterfaces = [\"s0\", \"c0\"]\n");
     let client = Namespace::new().unwrap();
     plug_in(&client, host, "late0");
     // Its coming is noticed: the next change is.
@@ -149,7 +151,7 @@ fn single_interface_warned() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
+    let node = start_relaying(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
     for message in reports_of_interfaces(host, &node) {
         assert_reports(
             &message,
@@ -211,7 +213,7 @@ fn router_on_a_stick() {
     let (node_host, switch) = (network.node(0), Namespace::new().unwrap());
     let [client, server] = stick(&switch, node_host);
     let listener = listen(&server, PORT);
-    let node = start(&network, "[transparent]\ninterfaces = [\"stick0\"]\n");
+    let node = start_relaying(&network, "[transparent]\ninterfaces = [\"stick0\"]\n");
     for (opened, target) in (1..).zip(["10.9.2.1:80", "[fd00:9:2::1]:80"]) {
         let mut pair = Pair::of(dial(&client, target.parse().unwrap()), &listener);
         pair.check();
@@ -233,7 +235,7 @@ fn bridge_port_warned() {
     ] {
         host.ip(words).unwrap();
     }
-    let node = start(&network, "[transparent]\ninterfaces = [\"p0\"]\n");
+    let node = start_relaying(&network, "[transparent]\ninterfaces = [\"p0\"]\n");
     for message in reports_of_interfaces(host, &node) {
         assert_reports(
             &message,
@@ -254,7 +256,7 @@ fn missing_and_down_interfaces() {
     let network = line();
     let host = network.node(0);
     host.ip("link add down0 type veth peer name down1").unwrap();
-    let node = start(
+    let node = start_relaying(
         &network,
         "[transparent]\ninterfaces = [\"c0\", \"s0\", \"down0\"]\n",
     );

@@ -15,7 +15,8 @@ use posthaste_lab::transfer::{Request, Server, fetch};
 use super::wrapper;
 use crate::payload::{receive, send};
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial, line, listen, network, start, target, until,
+    MODES, PORT, Pair, accepting, counter, dial, line, listen, network, start_relaying, target,
+    until,
 };
 use crate::watch::{Accounts, Descriptors, quiet, wait_for_line};
 
@@ -27,7 +28,7 @@ fn full_table_forwards() {
             let network = line();
             let listener = listen(network.server(), PORT);
             let config = format!("[node]\nworkers = 1\nrelays_max = {relays_max}\n");
-            let node = start(&network, &(config + &accepting(mode)));
+            let node = start_relaying(&network, &(config + &accepting(mode)));
             let accounts = Accounts::of(&node);
             let mut pairs = open_both(&network, &listener, relays_max);
             let relayed = counter(&node, "relays");
@@ -79,7 +80,7 @@ fn flows_survive_full_table() {
     let server = Server::start(network.server(), PORT, "cubic").unwrap();
     for mode in ["early", "strict"] {
         let config = "[node]\nworkers = 1\nrelays_max = 100\n".to_owned();
-        let node = start(&network, &(config + &accepting(mode)));
+        let node = start_relaying(&network, &(config + &accepting(mode)));
         let accounts = Accounts::of(&node);
         for family in Family::ALL {
             let held = listen(network.server(), PORT + 1);
@@ -112,6 +113,7 @@ fn low_descriptor_limit() {
     let listener = listen(network.server(), PORT);
     let script = wrapper("prlimit --nofile=600:600");
     let node = Node::builder(network.node(0), script.path().join("posthaste"))
+        .relaying()
         .config("[node]\nrelays_max = 1000\n")
         .start()
         .unwrap();
@@ -145,7 +147,7 @@ fn descriptors_exhausted_and_back() {
         let network = line();
         let listener = listen(network.server(), PORT);
         let config = "[node]\nworkers = 1\n".to_owned();
-        let node = start(&network, &(config + &accepting(mode)));
+        let node = start_relaying(&network, &(config + &accepting(mode)));
         let accounts = Accounts::of(&node);
         let mut open = open_both(&network, &listener, 2);
         let former = limit_files(&node, Descriptors::of(&node).count() + 8);

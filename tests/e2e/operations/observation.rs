@@ -18,7 +18,7 @@ use posthaste_lab::scratch::Scratch;
 
 use super::{METRICS, wrapper};
 use crate::support::{
-    PORT, Pair, SOON, accepting, binary, dial, expect_reset, line, listen, reset, start,
+    PORT, Pair, SOON, accepting, binary, dial, expect_reset, line, listen, reset, start_relaying,
     stop_listening, until, until_ended,
 };
 use crate::watch::{
@@ -32,6 +32,7 @@ fn status_metrics_log_agree() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let node = Node::builder(host, binary())
+        .relaying()
         .metrics(METRICS)
         .start()
         .unwrap();
@@ -78,7 +79,7 @@ fn exported_metrics_documented() {
     const PAGE: &str = include_str!("../../../docs/operations.md");
     let network = line();
     let host = network.node(0);
-    let node = Node::builder(host, binary()).metrics(METRICS);
+    let node = Node::builder(host, binary()).relaying().metrics(METRICS);
     let _node = node.start().unwrap();
     let (_, page) = http_get(host, METRICS, "/metrics");
     let exported = page.lines().filter_map(|line| {
@@ -198,7 +199,7 @@ fn assert_log(node: &Node) {
 fn disabled_log_still_counts() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "[node]\nlog_connections = false\n");
+    let node = start_relaying(&network, "[node]\nlog_connections = false\n");
     Pair::open(&network, Family::V4, &listener).close_client_first();
     until_ended(&node, "finished", 1);
     node.write_config("[node]\nlog_connections = true\n")
@@ -215,6 +216,7 @@ fn health_endpoints() {
     let network = line();
     let host = network.node(0);
     let _node = Node::builder(host, binary())
+        .relaying()
         .metrics(METRICS)
         .config(&accepting("strict"))
         .start()
@@ -237,10 +239,13 @@ fn health_endpoints() {
 fn ready_without_interfaces() {
     let network = line();
     let host = network.node(0);
-    let node = Node::builder(host, binary()).metrics(METRICS).config(
-        "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
+    let node = Node::builder(host, binary())
+        .relaying()
+        .metrics(METRICS)
+        .config(
+            "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
          address = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n",
-    );
+        );
     let node = node.start().unwrap();
     assert_eq!(node.status().unwrap()["interfaces"], serde_json::json!([]));
     assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
@@ -252,6 +257,7 @@ fn silent_metrics_clients() {
     let network = line();
     let host = network.node(0);
     let node = Node::builder(host, binary())
+        .relaying()
         .metrics(METRICS)
         .start()
         .unwrap();
@@ -288,7 +294,7 @@ fn blocked_log_reader() {
         "sh -c '[ \"$2\" = node ] && exec \"$@\" > {}; exec \"$@\"' sh",
         path.display()
     ));
-    let node = Node::builder(network.node(0), script.path().join("posthaste"));
+    let node = Node::builder(network.node(0), script.path().join("posthaste")).relaying();
     let mut node = node.start_unready().unwrap();
     until("answer", || node.status().is_ok());
     for _ in 0..20 {
@@ -313,7 +319,7 @@ fn systemd_notified_of_changes() {
         "env NOTIFY_SOCKET={} WATCHDOG_USEC=200000",
         path.display()
     ));
-    let node = Node::builder(network.node(0), script.path().join("posthaste"));
+    let node = Node::builder(network.node(0), script.path().join("posthaste")).relaying();
     let mut node = node
         .config("[node]\ndrain_timeout = \"7s\"\n")
         .start()

@@ -14,7 +14,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 
 use crate::payload::{receive_all, send_piece};
-use crate::support::{PORT, Pair, SOON, line, listen, relay_of, start, until};
+use crate::support::{PORT, Pair, SOON, line, listen, relay_of, start_relaying, until};
 use crate::watch::{Accounts, wait_for_line};
 
 /// A configuration with one rule.
@@ -27,7 +27,7 @@ fn rule(name: &str) -> String {
 fn reload_keeps_relays() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = start(&network, &rule("zero"));
+    let node = start_relaying(&network, &rule("zero"));
     let accounts = Accounts::of(&node);
     let loads = Family::ALL.map(|family| Load::start(Pair::open(&network, family, &listener)));
     for (round, by_signal) in (1..=10).zip([true, false].into_iter().cycle()) {
@@ -107,7 +107,7 @@ fn reload(node: &Node, count: u64, by_signal: bool) {
 #[test]
 fn a_wrong_file_changes_nothing() {
     let network = line();
-    let node = start(&network, &rule("good"));
+    let node = start_relaying(&network, &rule("good"));
     node.write_config("[[rule]]\nname = \"bad\"\nport = [80]\n")
         .unwrap();
     let message = node.admin("reload").unwrap_err().to_string();
@@ -155,7 +155,7 @@ fn assert_rule(network: &Network, node: &Node, name: &str) {
 #[test]
 fn restart_keys_named() {
     let network = line();
-    let node = start(&network, "[node]\nworkers = 1\n");
+    let node = start_relaying(&network, "[node]\nworkers = 1\n");
     node.write_config("[node]\nworkers = 2\nrelays_max = 900\n")
         .unwrap();
     let report = node.admin_json("reload").unwrap();

@@ -12,7 +12,7 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use posthaste_lab::transfer::{Request, Server, fetch_here};
 
-use crate::support::{MODES, PORT, SOON, accepting, counter, line, start, until};
+use crate::support::{MODES, PORT, SOON, accepting, counter, line, start_relaying, until};
 
 /// Clients that connect at the same time.
 const CLIENTS: usize = 8;
@@ -110,7 +110,7 @@ fn storm_of_reloads_and_drains() {
         in_a_storm(&network, &storm, || {
             for _ in 0..3 {
                 let starting = Instant::now();
-                let mut node = start(&network, &accepting(mode));
+                let mut node = start_relaying(&network, &accepting(mode));
                 starts.push(starting..Instant::now());
                 relay_for_a_while(&storm, &node);
                 node.process().signal(Signal::SIGHUP).unwrap();
@@ -138,7 +138,7 @@ fn clients_after_kill() {
         let storm = Storm::default();
         in_a_storm(&network, &storm, || {
             for _ in 0..3 {
-                let mut node = start(&network, &accepting(mode));
+                let mut node = start_relaying(&network, &accepting(mode));
                 relay_for_a_while(&storm, &node);
                 node.kill().unwrap();
                 let killed = Instant::now();

@@ -5,7 +5,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 use serde_json::Value;
 
-use crate::support::{PORT, Pair, binary, counter, line, listen, start, until};
+use crate::support::{PORT, Pair, binary, counter, line, listen, start_relaying, until};
 use crate::watch::{assert_nothing_left, installed};
 
 /// Runs a verb of the program in a namespace, asserts that it succeeds and returns its words.
@@ -100,7 +100,7 @@ fn teardown_spares_running_node() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = start(&network, "");
+    let node = start_relaying(&network, "");
     for files in [vec![node.config_file()], vec![]] {
         let mut command = host.command(binary()).unwrap();
         command.arg("teardown");

@@ -51,7 +51,7 @@ fn every_kind_ends_over_cards() {
     }
     change_cards(network.node(0), "ip link set dev DEV xdpgeneric off");
     drop(packets);
-    let relays = start_in(network.node(0), "");
+    let relays = start_relaying_in(network.node(0), "");
     // The killed node counts as living for some seconds.
     until("flows are relayed", || {
         Pair::open(&network, Family::V4, &listener).close_client_first();

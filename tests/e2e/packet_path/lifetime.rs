@@ -58,7 +58,10 @@ impl Place {
     }
 
     pub(crate) fn start_with(&self, host: &Namespace, config: &str) -> Node {
-        let node = Node::builder(host, self.program()).config(config).start();
+        let node = Node::builder(host, self.program())
+            .relaying()
+            .config(config)
+            .start();
         node.expect("the node becomes ready")
     }
 

@@ -122,7 +122,7 @@ fn unobserved_clients_are_explained() {
     let network = line();
     let listener = listen(network.server(), PORT);
     let node = Node::builder(network.node(0), binary()).config(CONFIG);
-    let node = node.observing().start().expect("the node starts");
+    let node = node.start().expect("the node starts");
     until("the packet path is attached", || {
         let pair = Pair::open(&network, Family::V4, &listener);
         pair.close_client_first();

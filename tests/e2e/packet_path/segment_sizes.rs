@@ -38,7 +38,7 @@ fn clamped_clients_are_promised_what_they_are_granted() {
     firewall(network.node(0), "clamp", &[("forward", clamp)]);
     let listener = listen(network.server(), PORT);
     let node = Node::builder(network.node(0), binary()).config(CONFIG);
-    let node = node.observing().start().expect("the node starts");
+    let node = node.start().expect("the node starts");
     until("attachment", || attached(&node, "late0"));
     for to in servers(&network) {
         for _ in 0..2 {

@@ -177,13 +177,10 @@ impl Row {
         let host = testbed.host(ROUTER);
         let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", self.config);
         let Relaying::Refused(words) = self.relaying else {
-            let node = Node::builder(host, program).config(&config).observing();
+            let node = Node::builder(host, program).config(&config);
             return Some(node.start().expect("the node becomes ready"));
         };
-        let node = Node::builder(host, program)
-            .config(&config)
-            .observing()
-            .start_unready();
+        let node = Node::builder(host, program).config(&config).start_unready();
         let mut node = node.expect("a program can be started");
         let status = node.process_mut().wait(SOON).expect("it ends");
         let message = node.process().stderr();

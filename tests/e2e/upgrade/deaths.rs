@@ -10,7 +10,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 
 use super::{Testbed, has_ended};
-use crate::support::{PORT, Pair, SOON, binary, counter, listen, start, until};
+use crate::support::{PORT, Pair, SOON, binary, counter, listen, start_relaying, until};
 use crate::watch::{assert_nothing_left, installed, processes};
 
 /// How often a successor may be ready before it could be stopped.
@@ -85,7 +85,7 @@ fn failed_successor_after_death() {
     halfway.testbed.place.signal(first, Signal::SIGKILL);
     halfway.testbed.place.until_ended(first);
     // As a service manager would.
-    let mut next = start(&halfway.testbed.network, "");
+    let mut next = start_relaying(&halfway.testbed.network, "");
     let installed_by_next = rules_and_routes(halfway.testbed.host());
     assert!(!installed_by_next.is_empty());
     let listener = listen(halfway.testbed.network.server(), PORT);

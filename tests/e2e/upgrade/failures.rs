@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use posthaste_lab::network::Family;
 
 use super::Testbed;
-use crate::support::{PORT, Pair, counter, expect_reset, listen, start, until};
+use crate::support::{PORT, Pair, counter, expect_reset, listen, start_relaying, until};
 use crate::watch::{assert_nothing_left, installed};
 
 /// The verb failed, and reports why. The node continues as before.
@@ -147,7 +147,7 @@ fn dead_successor_spares_predecessor() {
         "the first needs the rule"
     );
     // As a service manager would: a node starts beside it.
-    let mut next = start(&testbed.network, "");
+    let mut next = start_relaying(&testbed.network, "");
     let mut relayed = Pair::open(&testbed.network, Family::V6, &listener);
     relayed.check();
     assert_eq!(counter(&next, "relays_opened"), 1);

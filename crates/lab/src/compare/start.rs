@@ -83,6 +83,7 @@ fn time(
     network.client().run_in(|| probe::check_path(target))?;
     let mut took = 0.0;
     let mut node = Node::builder(network.node(0), binary.find()?)
+        .relaying()
         .config(&format!("[node]\nworkers = {workers}\n"))
         // A process of the usual priority would measure the other work on the machine.
         .confined(cpu_set(cpus)?, NICE)

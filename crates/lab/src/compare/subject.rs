@@ -20,7 +20,6 @@ use super::targets::{
     DIRECT, FORWARDING, HAPROXY_MULTIPATH, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING,
 };
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
-use crate::node::require_bpf_file_system;
 
 /// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +67,6 @@ pub(super) struct Subject {
     pub(super) program: Option<&'static str>,
     /// Those under which it differs from the others.
     pub(super) loads: Loads,
-    /// Whether its flows outlive the process, for which a BPF file system is needed.
-    pinned: bool,
     prepare: fn(&Network) -> Result<()>,
     start: Start,
 }
@@ -134,8 +131,7 @@ pub(super) const ALL: &[Subject] = &[
         "posthaste-auto",
         "posthaste, data_path auto",
         posthaste::auto,
-    )
-    .pinned(),
+    ),
     transparent(PACKET, "posthaste, data_path packet", posthaste::packet),
     transparent(
         PACKET_MASQUERADING,
@@ -172,7 +168,6 @@ const fn reference(name: &'static str, what: &'static str, start: Start) -> Subj
         nodes: 1,
         program: None,
         loads: Loads::All,
-        pinned: false,
         prepare: |_| Ok(()),
         start,
     }
@@ -206,11 +201,6 @@ impl Subject {
         self
     }
 
-    const fn pinned(mut self) -> Self {
-        self.pinned = true;
-        self
-    }
-
     const fn prepares(mut self, prepare: fn(&Network) -> Result<()>) -> Self {
         self.prepare = prepare;
         self
@@ -233,9 +223,6 @@ impl Subject {
 
     /// The version of its program; an error if that or what it needs is missing.
     pub(super) fn version(&self) -> Result<Option<String>> {
-        if self.pinned {
-            require_bpf_file_system()?;
-        }
         let Some(program) = self.program else {
             return Ok(None);
         };

@@ -51,6 +51,7 @@ impl Bed {
         let network = Network::line([Link::Veth, Link::Veth]).build()?;
         let node = binary.map(|binary| {
             Node::builder(network.node(0), binary.find()?)
+                .relaying()
                 .config(CONFIG)
                 .start()
         });

@@ -76,7 +76,7 @@ fn once(args: &Args, legs: [u64; 2], uploads: bool) -> Result<Rates> {
     let network = Network::line(legs.map(leg))
         .seed(args.common.seed)
         .build()?;
-    let builder = Node::builder(network.node(0), args.binary.find()?);
+    let builder = Node::builder(network.node(0), args.binary.find()?).relaying();
     let mut node = builder.config(CONFIG).start()?;
     let servers = Servers::start(network.server(), &["bbr"])?;
     let job = Job {

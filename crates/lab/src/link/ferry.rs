@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,6 +24,15 @@ const BATCH: usize = 32;
 
 /// A later packet is counted: the machine was too busy to be exact.
 const LATE: Duration = Duration::from_millis(1);
+
+/// Whether ferries have priority over all else.
+static REAL_TIME: AtomicBool = AtomicBool::new(false);
+
+/// Gives the ferries of this process that start from now on real-time priority: delays are exact,
+/// for experiments. Tests do without, as it starves what they test.
+pub fn run_in_real_time() {
+    REAL_TIME.store(true, Ordering::Relaxed);
+}
 
 /// The epoll token of the event for changes and for the end.
 const CHANGE: usize = usize::MAX;
@@ -161,7 +171,9 @@ impl Crossing {
     fn run(&mut self, mut poll: Poll) {
         // Best effort: without these the ferry is less exact, which the statistics show.
         let _ = sys::drop_timer_slack();
-        let _ = sys::become_realtime(50);
+        if REAL_TIME.load(Ordering::Relaxed) {
+            let _ = sys::become_realtime(50);
+        }
         let mut ready = Vec::new();
         loop {
             let timeout = self

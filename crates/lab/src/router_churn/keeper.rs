@@ -167,7 +167,7 @@ fn config(reloads: usize, data_path: DataPath) -> String {
 
 fn start(router: &Namespace, binary: &PathBuf, config: &str) -> Result<Node> {
     let builder = Node::builder(router, binary).config(config);
-    builder.observing().start().context("start the node")
+    builder.start().context("start the node")
 }
 
 fn signal(pid: Pid, signal: Signal) -> Result<()> {

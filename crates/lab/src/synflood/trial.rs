@@ -143,7 +143,7 @@ fn start(case: Case, args: &Args) -> Result<Course> {
         "[half_open]\ntotal = {BUDGET}\nreserve = {reserve}\n[defaults]\naccept = \"early\"\n"
     );
     let start = || {
-        let builder = Node::builder(network.node(0), args.binary.find()?);
+        let builder = Node::builder(network.node(0), args.binary.find()?).relaying();
         builder.config(&config).start().context("start the node")
     };
     Ok(Course {

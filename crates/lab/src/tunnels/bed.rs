@@ -112,7 +112,7 @@ impl Bed {
         let places = if subject.has_nodes() { 0..2 } else { 0..0 };
         let nodes = places.map(|place| {
             chain::prepare(network.node(place))?;
-            let node = Node::builder(network.node(place), args.binary.find()?);
+            let node = Node::builder(network.node(place), args.binary.find()?).relaying();
             node.config(&chain.config(place)).start()
         });
         let nodes = nodes.collect::<Result<_>>()?;

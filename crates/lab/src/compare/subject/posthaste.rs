@@ -130,6 +130,6 @@ fn node(site: &Site<'_>, place: usize, config: &str) -> Result<Node> {
 }
 
 fn builder<'a>(site: &Site<'a>, place: usize, config: &str) -> Result<Builder<'a>> {
-    let node = Node::builder(site.network.node(place), site.binary.find()?);
+    let node = Node::builder(site.network.node(place), site.binary.find()?).relaying();
     Ok(node.config(config).confined(cpu_set(site.cpus)?, NICE))
 }

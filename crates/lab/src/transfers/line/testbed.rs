@@ -54,7 +54,7 @@ impl Testbed {
                 chain::prepare(namespace)?;
                 config.push_str(&chain.config_with(place, of_node(layout)));
             }
-            let node = Node::builder(namespace, args.binary.find()?);
+            let node = Node::builder(namespace, args.binary.find()?).relaying();
             nodes.push(node.config(&config).start()?);
         }
         Ok(Self {

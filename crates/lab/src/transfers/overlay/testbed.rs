@@ -97,7 +97,7 @@ impl Testbed {
         // The controller is ready by then, so that nodes need not dial twice.
         for place in 0..places {
             let config = testbed.node_config(args, place, hops)?;
-            let builder = Node::builder(testbed.mesh.place(place), &binary);
+            let builder = Node::builder(testbed.mesh.place(place), &binary).relaying();
             let node = builder.config(&config).start();
             let node = node.with_context(|| format!("start the node of {}", topology.name(place)));
             testbed.nodes.push(node?);
