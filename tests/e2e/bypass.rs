@@ -17,7 +17,7 @@ use posthaste_lab::process::wait_until;
 use posthaste_lab::rng::Rng;
 use socket2::SockRef;
 
-use crate::packet_path::lifetime::Place;
+use crate::packet_path::lifetime::pins;
 use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, counter, ended, firewall, firewall_script, kernel_counter, line, listen, network,
@@ -258,8 +258,7 @@ fn hand_over(node: &Node, open: &impl Fn() -> Pair, meanwhile: &impl Fn()) -> Tr
 }
 
 fn hands_over(network: &Network, config: &str, families: &[Family], meanwhile: impl Fn()) {
-    let place = Place::new();
-    let node = place.start_with(network.node(0), config);
+    let node = start_relaying_in(network.node(0), config);
     let listener = listen(network.server(), PORT);
     let resets = kernel_counter(network.node(0), "Tcp", "OutRsts");
     for family in families {
@@ -302,8 +301,7 @@ fn relays_leave_over_long_paths() {
 #[test]
 fn relays_leave_without_loss() {
     let network = network(path(0.0));
-    let place = Place::new();
-    let node = place.start_with(network.node(0), CONFIG);
+    let node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     let resent = || {
         [network.client(), network.server()].map(|end| kernel_counter(end, "Tcp", "RetransSegs"))
@@ -356,8 +354,7 @@ fn relays_of_senders_with_short_round_trips_stay() {
 /// Transfers so many bytes each way, and the relay does not begin to leave.
 fn stays(legs: [Link; 2], bytes: u64) {
     let network = network(legs);
-    let place = Place::new();
-    let node = place.start_with(network.node(0), AUTO);
+    let node = start_relaying_in(network.node(0), AUTO);
     let listener = listen(network.server(), PORT);
     let pair = Pair::open(&network, Family::V4, &listener);
     let transfer = Transfer::start(&pair);
@@ -406,8 +403,7 @@ const MOMENTS: [u64; 8] = [0, 60, 120, 180, 240, 320, 400, 500];
 #[test]
 fn flows_end_while_relays_leave() {
     let network = network(path(0.002));
-    let place = Place::new();
-    let node = place.start_with(network.node(0), CONFIG);
+    let node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     for moment in MOMENTS {
         leaving(&network, &node, &listener, moment).finish();
@@ -421,8 +417,7 @@ fn flows_end_while_relays_leave() {
 #[test]
 fn resets_pass_while_relays_leave() {
     let network = network(path(0.0));
-    let place = Place::new();
-    let node = place.start_with(network.node(0), CONFIG);
+    let node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     for moment in MOMENTS {
         leaving(&network, &node, &listener, moment).reset();
@@ -445,8 +440,7 @@ fn blind_segments_do_not_break_a_hand_over() {
     /// FIN and ACK, or ACK alone. A RST that happens to be in the window would end the attempt.
     const FLAGS: [u8; 2] = [0x11, 0x10];
     let network = network(path(0.0));
-    let place = Place::new();
-    let node = place.start_with(network.node(0), CONFIG);
+    let node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     let pair = Pair::open(&network, Family::V4, &listener);
     let address = |stream: &TcpStream| v4(stream.local_addr().expect("an open socket"));
@@ -479,9 +473,8 @@ fn blind_segments_do_not_break_a_hand_over() {
 /// Kills the node so many milliseconds after a relay begins to leave; what it was about to hand over
 /// goes on or is reset.
 fn kill_while_leaving(milliseconds: u64, loss: f64) {
-    let place = Place::new();
     let network = network(path(0.0));
-    let mut node = place.start_with(network.node(0), CONFIG);
+    let mut node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     let transfer = leaving(&network, &node, &listener, milliseconds);
     let change = |loss| {
@@ -524,9 +517,8 @@ fn killed_node_ends_connections_despite_loss() {
 #[test]
 fn killed_node_ends_connections_that_wait() {
     for moment in [0, 30, 60, 120] {
-        let place = Place::new();
         let network = network(path(0.0));
-        let mut node = place.start_with(network.node(0), CONFIG);
+        let mut node = start_relaying_in(network.node(0), CONFIG);
         let listener = listen(network.server(), PORT);
         let transfer = leaving(&network, &node, &listener, moment);
         transfer.pause();
@@ -555,12 +547,11 @@ fn drop_from_first_direct_segment(host: &Namespace) {
 #[test]
 fn killed_node_ends_connections_behind_a_dead_link() {
     let is_reset = |_| {
-        let place = Place::new();
         let network = network(path(0.0));
         let [client, host] = [network.client(), network.node(0)];
         host.sysctl("net.ipv4.ip_default_ttl", "60")
             .expect("a setting");
-        let mut node = place.start_with(host, CONFIG);
+        let mut node = start_relaying_in(host, CONFIG);
         let listener = listen(network.server(), PORT);
         let pair = Pair::open(&network, Family::V4, &listener);
         drop_from_first_direct_segment(client);
@@ -588,9 +579,8 @@ fn killed_node_ends_connections_behind_a_dead_link() {
 /// Once handed over, a flow outlives its node.
 #[test]
 fn flows_outlive_a_killed_node() {
-    let place = Place::new();
     let network = line();
-    let mut node = place.start_with(network.node(0), CONFIG);
+    let mut node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
         let left = ended(&node, "bypassed");
@@ -603,5 +593,7 @@ fn flows_outlive_a_killed_node() {
         thread::sleep(Duration::from_secs(1));
         transfer.finish();
     }
-    until("the guard has removed the pins", || place.pins().is_empty());
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
 }

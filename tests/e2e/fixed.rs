@@ -76,7 +76,7 @@ fn destination_of_either_family() {
 #[test]
 fn fixed_beside_transit() {
     let network = fixture();
-    let node = crate::support::start(&network, &entrances(&network, Family::V4));
+    let node = crate::support::start_relaying(&network, &entrances(&network, Family::V4));
     let servers = listen(network.server(), PORT);
     for family in Family::ALL {
         let client = dial(network.client(), entrance(&network, family)).expect("it accepts");

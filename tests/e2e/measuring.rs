@@ -257,7 +257,7 @@ fn reload_changes_links() {
 #[test]
 fn no_peers_no_measuring() {
     let network = network([Link::Veth, Link::Veth]);
-    let node = crate::support::start(&network, "");
+    let node = crate::support::start_relaying(&network, "");
     let links = node.admin_json("links").expect("the node answers");
     assert_eq!(
         (&links["links"], &links["reflectors"]),

@@ -36,9 +36,11 @@ oifname s0 meta nfproto ipv6 snat ip6 to fd00:0:0:1::20-fd00:0:0:1::27
 }
 ";
 
-/// A node that observes first, and finds every gain worth it.
+/// A node that observes first, finds every gain worth it, and relays by sockets.
 pub(crate) fn observing(host: &Namespace, mode: &str) -> Node {
-    let config = format!("[observe]\ngain_min = \"0s\"\n[defaults]\naccept = {mode:?}\n");
+    let config = format!(
+        "[observe]\ngain_min = \"0s\"\n[defaults]\naccept = {mode:?}\ndata_path = \"socket\"\n"
+    );
     let node = Node::builder(host, binary()).config(&config);
     node.start().expect("the node becomes ready")
 }
@@ -108,7 +110,7 @@ fn near_destinations_forwarded() {
     let network = network([Link::delay(50 * MS), Link::Veth]);
     let listener = listen(network.server(), PORT);
     // Also for a server that answers late on a busy machine.
-    let config = "[observe]\ngain_min = \"90ms\"\n";
+    let config = "[observe]\ngain_min = \"90ms\"\n[defaults]\ndata_path = \"socket\"\n";
     let node = Node::builder(network.node(0), binary()).config(config);
     let node = node.start().expect("the node becomes ready");
     for family in Family::ALL {
@@ -288,7 +290,8 @@ fn blocking_host_detected() {
         &[("input", "policy drop;\nip6 nexthdr icmpv6 accept")],
     );
     let node = Node::builder(network.node(0), binary());
-    let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
+    let config =
+        "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n[defaults]\ndata_path = \"socket\"\n";
     let node = node.config(config);
     let node = node.start().expect("the node becomes ready");
     for port in 80..90 {
@@ -377,7 +380,8 @@ fn late_acks_permit_nothing() {
 fn silent_servers_not_blamed() {
     let network = line();
     let node = Node::builder(network.node(0), binary());
-    let config = "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n";
+    let config =
+        "[node]\nworkers = 1\n[observe]\ngain_min = \"0s\"\n[defaults]\ndata_path = \"socket\"\n";
     let node = node.config(config);
     let node = node.start().expect("the node becomes ready");
     let listeners: Vec<_> = (80..86)

@@ -12,7 +12,6 @@ use posthaste_lab::node::Node;
 use socket2::SockRef;
 
 use crate::observing::redirect;
-use crate::packet_path::lifetime::Place;
 use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, accept, binary, counter, dial, dial_with, errno, expect_end, expect_reset,
@@ -116,8 +115,7 @@ fn flows_are_carried_without_relays() {
 fn long_answers_use_sockets() {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let place = Place::new();
-    let node = place.start_with(network.node(0), AUTO);
+    let node = start_relaying_in(network.node(0), AUTO);
     until_ready(&network, &node, &listener);
     let [taken, relays] = [
         redirect(&node, "packet_taken"),
@@ -143,8 +141,7 @@ fn long_answers_use_sockets() {
 fn forwarded_answer_shows_its_length() {
     let network = line();
     let [ready, long] = [PORT, PORT + 1].map(|port| listen(network.server(), port));
-    let place = Place::new();
-    let node = place.start_with(network.node(0), AUTO);
+    let node = start_relaying_in(network.node(0), AUTO);
     until_ready(&network, &node, &ready);
     let relays = counter(&node, "relays_opened");
     for family in Family::ALL {

@@ -60,6 +60,8 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Where systemd mounts a BPF file system.
 const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+/// What nodes keep there.
+const PINS: &str = "/sys/fs/bpf/posthaste";
 
 /// A network namespace that ends when dropped.
 #[derive(Debug)]
@@ -102,6 +104,21 @@ impl Namespace {
     /// When `work` does, or when the thread cannot enter the namespace.
     pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         run_inside(&self.file, work)
+    }
+
+    /// Runs `work` on a thread of its own that sees the file systems of the namespace's programs, and
+    /// returns what it returned.
+    ///
+    /// # Panics
+    /// When `work` does, or when the thread cannot enter them.
+    pub fn with_files<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                sys::enter_mounts(&self.mounts).expect("open namespaces can be entered by root");
+                work()
+            });
+            threads::join(thread)
+        })
     }
 
     /// Starts a thread that lives inside the namespace.
@@ -177,6 +194,8 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        // A host that is gone has no flows: guards of killed nodes need not look after any.
+        self.with_files(|| fs::remove_dir_all(PINS).ok());
         scratch::remove_namespace(&path_of(&self.name));
     }
 }

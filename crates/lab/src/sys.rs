@@ -148,6 +148,13 @@ pub(crate) fn separate_mounts(bpf: &str) -> io::Result<File> {
     File::open("/proc/thread-self/ns/mnt").map_err(|e| named("open a mount namespace", &e))
 }
 
+/// Moves the calling thread into a mount namespace.
+pub(crate) fn enter_mounts(mounts: impl AsFd) -> io::Result<()> {
+    // Threads have one root and one working directory, unless they are given their own.
+    unshare(CloneFlags::CLONE_FS).map_err(|e| named("unshare", &e.into()))?;
+    setns(mounts, CloneFlags::CLONE_NEWNS).map_err(|e| named("setns", &e.into()))
+}
+
 /// Makes the process started by `command` begin in the namespaces `network` and `mounts`, in
 /// `directory`, and die with its parent thread.
 pub(crate) fn start_in_namespaces(

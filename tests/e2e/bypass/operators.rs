@@ -5,19 +5,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
+use crate::packet_path::lifetime::run_program;
 
 /// A hand-over needs about a second on this path: at its beginning, in both phases, and after it.
 const MOMENTS: [u64; 4] = [0, 120, 300, 1500];
 
 /// Has something happen at each moment of a hand-over. Then the transfer goes on, and ends in order.
-fn while_leaving(links: [Link; 2], act: impl Fn(&Place, &Network, &Node)) {
+fn while_leaving(links: [Link; 2], act: impl Fn(&Network, &Node)) {
     for moment in MOMENTS {
-        let place = Place::new();
         let network = network(links.clone());
-        let node = place.start_with(network.node(0), CONFIG);
+        let node = start_relaying_in(network.node(0), CONFIG);
         let listener = listen(network.server(), PORT);
         let transfer = leaving(&network, &node, &listener, moment);
-        act(&place, &network, &node);
+        act(&network, &node);
         thread::sleep(Duration::from_secs(1));
         transfer.expect_progress(moment);
         transfer.finish();
@@ -37,7 +37,7 @@ fn rules_change() {
         "[defaults]\nbypass = \"off\"\n",
         "[[rule]]\nname = \"none\"\naction = \"forward\"\n",
     ] {
-        while_leaving(path(0.0), |_, _, node| {
+        while_leaving(path(0.0), |_, node| {
             node.write_config(rules).unwrap();
             node.admin("reload").unwrap();
         });
@@ -47,16 +47,16 @@ fn rules_change() {
 /// A successor takes the place: the relay that leaves goes on in the former process.
 #[test]
 fn node_is_upgraded() {
-    while_leaving(path(0.0), |place, network, node| {
+    while_leaving(path(0.0), |network, node| {
         let words = format!("upgrade --socket {}", node.socket().display());
-        place.run(network.node(0), &words);
+        run_program(network.node(0), &words);
     });
 }
 
 /// New flows are forwarded, and those that have begun have their time.
 #[test]
 fn node_drains() {
-    while_leaving(path(0.0), |_, _, node| {
+    while_leaving(path(0.0), |_, node| {
         node.process().signal(Signal::SIGTERM).unwrap();
     });
 }
@@ -66,7 +66,7 @@ fn node_drains() {
 #[test]
 fn path_gets_a_smaller_mtu() {
     for (link, [before, behind]) in [(0, ["s0", "c0"]), (1, ["s0", "c0"])] {
-        while_leaving(path(0.0), |_, network, _| {
+        while_leaving(path(0.0), |network, _| {
             let hosts = [network.client(), network.node(0), network.server()];
             for (host, interface) in [(hosts[link], before), (hosts[link + 1], behind)] {
                 host.ip(&format!("link set {interface} mtu 1300")).unwrap();
@@ -81,8 +81,7 @@ fn path_gets_a_smaller_mtu() {
 fn handed_over_flow_learns_a_smaller_mtu() {
     for family in Family::ALL {
         let network = line();
-        let place = Place::new();
-        let node = place.start_with(network.node(0), CONFIG);
+        let node = start_relaying_in(network.node(0), CONFIG);
         let listener = listen(network.server(), PORT);
         let transfer = hand_over(&node, &|| Pair::open(&network, family, &listener), &|| ());
         for (host, interface) in [(network.node(0), "s0"), (network.server(), "c0")] {

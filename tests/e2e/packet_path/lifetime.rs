@@ -2,98 +2,43 @@
 //! Flows that outlive their node, and hosts that cannot carry them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use posthaste_lab::scratch::Scratch;
 
 use super::ends::carry;
 use super::*;
 use crate::bypass::Transfer;
-use crate::support::{SOON, binary, install_program};
+use crate::support::{SOON, binary};
 
-/// A BPF file system that only the programs of one test have, at the usual place.
-pub(crate) struct Place {
-    directory: Scratch,
+/// Where nodes pin the packet path.
+const PINS: &str = "/sys/fs/bpf/posthaste";
+
+/// The pins that a host has.
+pub(crate) fn pins(host: &Namespace) -> Vec<PathBuf> {
+    host.with_files(|| {
+        let listed = fs::read_dir(PINS).into_iter().flatten();
+        listed.map(|entry| entry.expect("a name").path()).collect()
+    })
 }
 
-impl Place {
-    /// One made by `mount`, whose last word is the directory.
-    fn mounted(mount: &[&str]) -> Self {
-        let place = Self {
-            directory: Scratch::new().expect("a directory"),
-        };
-        fs::create_dir(place.root()).expect("a mount point");
-        let mounted = Command::new("mount").args(mount).arg(place.root()).status();
-        assert!(mounted.expect("mount can be run").success());
-        let script = format!(
-            "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /sys/fs/bpf && exec \"$0\" \"$@\"' {} \"$@\"\n",
-            place.root().display(),
-            binary().display()
-        );
-        let written = place.directory.path().join("script");
-        fs::write(&written, script).expect("a script");
-        install_program(&written, &place.program());
-        place
-    }
-
-    pub(crate) fn new() -> Self {
-        Self::mounted(&["-t", "bpf", "bpf"])
-    }
-
-    fn root(&self) -> PathBuf {
-        self.directory.path().join("bpf")
-    }
-
-    /// The product's program, which sees this file system.
-    pub(crate) fn program(&self) -> PathBuf {
-        self.directory.path().join("posthaste")
-    }
-
-    fn start(&self, host: &Namespace) -> Node {
-        self.start_with(host, CONFIG)
-    }
-
-    pub(crate) fn start_with(&self, host: &Namespace, config: &str) -> Node {
-        let node = Node::builder(host, self.program())
-            .relaying()
-            .config(config)
-            .start();
-        node.expect("the node becomes ready")
-    }
-
-    /// The pins of network namespaces.
-    pub(crate) fn pins(&self) -> Vec<PathBuf> {
-        let listed = fs::read_dir(self.root().join("posthaste"));
-        let each = listed.into_iter().flatten();
-        each.map(|entry| entry.expect("a name").path()).collect()
-    }
-
-    pub(crate) fn run(&self, host: &Namespace, words: &str) -> String {
-        let mut command = host.command(self.program()).expect("an open namespace");
-        let output = command.args(words.split(' ')).output().expect("it runs");
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words}: {stderr}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
+/// Runs the product's program, which succeeds, on a host.
+pub(crate) fn run_program(host: &Namespace, words: &str) -> String {
+    let mut command = host.command(binary()).expect("an open namespace");
+    let output = command.args(words.split(' ')).output().expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Else the guards of nodes that were killed look after open flows for two hours.
-        let _ = fs::remove_dir_all(self.root().join("posthaste"));
-        let _ = Command::new("umount").arg("-l").arg(self.root()).status();
-    }
-}
-
-/// A node with a file system of its own, and a connection of each family on the packet path.
-fn testbed(place: &Place) -> (Network, TcpListener, Node, [Pair; 2]) {
+/// A node, and a connection of each family on the packet path.
+fn testbed() -> (Network, TcpListener, Node, [Pair; 2]) {
     let network = line();
     let listener = listen(network.server(), PORT);
-    let node = place.start(network.node(0));
+    let node = start_relaying_in(network.node(0), CONFIG);
     until_ready(&network, &node, &listener);
     let pairs = open(&network, &node, &listener);
     (network, listener, node, pairs)
@@ -123,14 +68,13 @@ fn logged(node: &Node, words: &str) -> bool {
 /// A node is killed under open flows. They go on without one, and under the next.
 #[test]
 fn flows_outlive_a_killed_node() {
-    let place = Place::new();
-    let (network, listener, mut node, mut pairs) = testbed(&place);
+    let (network, listener, mut node, mut pairs) = testbed();
     node.kill().expect("it runs");
     exchange(&mut pairs);
     // New connections are forwarded, or still answered by the programs.
     let mut during = Family::ALL.map(|family| Pair::open(&network, family, &listener));
     exchange(&mut during);
-    let mut node = place.start(network.node(0));
+    let mut node = start_relaying_in(network.node(0), CONFIG);
     let words = "the packet path cannot be pinned";
     assert!(!logged(&node, words), "{:#?}", node.log());
     until("the next node takes flows", || {
@@ -145,18 +89,19 @@ fn flows_outlive_a_killed_node() {
         other.close_server_first();
     }
     node.stop(SOON).expect("it ends");
-    until("the guard has removed the pins", || place.pins().is_empty());
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
 }
 
 /// A node with another bound adopts the flow table of one that was killed as it is, and names both
 /// sizes.
 #[test]
 fn table_of_another_size_is_adopted() {
-    let place = Place::new();
-    let (network, listener, mut node, mut pairs) = testbed(&place);
+    let (network, listener, mut node, mut pairs) = testbed();
     node.kill().expect("it runs");
     let config = format!("[packet]\nflows = 4096\n{CONFIG}");
-    let mut node = place.start_with(network.node(0), &config);
+    let mut node = start_relaying_in(network.node(0), &config);
     until("the node warns", || {
         logged(&node, "flows=65536 configured=4096")
     });
@@ -165,8 +110,10 @@ fn table_of_another_size_is_adopted() {
         pair.close_client_first();
     }
     node.stop(SOON).expect("it ends");
-    until("the guard has removed the pins", || place.pins().is_empty());
-    let node = place.start_with(network.node(0), &config);
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
+    let node = start_relaying_in(network.node(0), &config);
     until_ready(&network, &node, &listener);
     assert!(!logged(&node, "configured=4096"), "{:#?}", node.log());
 }
@@ -175,51 +122,52 @@ fn table_of_another_size_is_adopted() {
 /// Without a next node the guard removes the pins when the last flow has ended.
 #[test]
 fn guard_looks_after_the_flows_of_a_killed_node() {
-    let place = Place::new();
-    let (_network, _listener, mut node, mut pairs) = testbed(&place);
+    let (network, _listener, mut node, mut pairs) = testbed();
     node.kill().expect("it runs");
     exchange(&mut pairs);
-    assert_eq!(place.pins().len(), 1);
+    assert_eq!(pins(network.node(0)).len(), 1);
     for pair in pairs {
         pair.close_client_first();
     }
-    until("the guard has removed the pins", || place.pins().is_empty());
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
 }
 
 // promise: PK9
 /// A stopped node leaves open flows too.
 #[test]
 fn guard_looks_after_the_flows_of_a_stopped_node() {
-    let place = Place::new();
-    let (_network, _listener, mut node, mut pairs) = testbed(&place);
+    let (network, _listener, mut node, mut pairs) = testbed();
     node.stop(SOON).expect("it ends");
     exchange(&mut pairs);
-    assert_eq!(place.pins().len(), 1);
+    assert_eq!(pins(network.node(0)).len(), 1);
     for pair in pairs {
         pair.close_server_first();
     }
-    until("the guard has removed the pins", || place.pins().is_empty());
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
 }
 
 // promise: PK9
 /// `teardown` resets the flows, those that wait and those that carry data, unless it is to keep them.
 #[test]
 fn teardown_resets_open_flows() {
-    let place = Place::new();
     let leg = Link::delay(Duration::from_millis(20)).rate(100_000_000);
     let network = network([leg.clone(), leg]);
     let listener = listen(network.server(), PORT);
-    let mut node = place.start(network.node(0));
+    let mut node = start_relaying_in(network.node(0), CONFIG);
     until_ready(&network, &node, &listener);
     let mut idle = open(&network, &node, &listener);
     let busy = open(&network, &node, &listener);
     node.kill().expect("it runs");
-    place.run(network.node(0), "teardown --keep-flows");
+    run_program(network.node(0), "teardown --keep-flows");
     exchange(&mut idle);
-    assert_eq!(place.pins().len(), 1);
+    assert_eq!(pins(network.node(0)).len(), 1);
     let transfers = busy.map(|pair| Transfer::start(&pair));
     std::thread::sleep(Duration::from_millis(500));
-    let done = place.run(network.node(0), "teardown");
+    let done = run_program(network.node(0), "teardown");
     let reset = "reset 4 open flows of the packet path";
     assert!(done.contains(reset), "{done}");
     transfers.into_iter().for_each(Transfer::expect_broken);
@@ -227,7 +175,7 @@ fn teardown_resets_open_flows() {
         expect_reset(&mut pair.client);
         expect_reset(&mut pair.server);
     }
-    assert!(place.pins().is_empty());
+    assert!(pins(network.node(0)).is_empty());
 }
 
 // promise: PK9
@@ -235,13 +183,12 @@ fn teardown_resets_open_flows() {
 /// behind it are forwarded.
 #[test]
 fn connections_opened_during_teardown_do_not_hang() {
-    let place = Place::new();
-    let (network, listener, mut node, _pairs) = testbed(&place);
+    let (network, listener, mut node, _pairs) = testbed();
     let host = network.node(0);
     node.kill().expect("it runs");
     let mut opened = Vec::new();
     std::thread::scope(|scope| {
-        let work = scope.spawn(|| place.run(host, "teardown"));
+        let work = scope.spawn(|| run_program(host, "teardown"));
         while !work.is_finished() {
             let dialed = dial(network.client(), target(&network, Family::V4, &listener));
             opened.extend(dialed.ok());
@@ -271,10 +218,9 @@ fn connections_opened_during_teardown_do_not_hang() {
 /// Flows whose ends have both sent a FIN while data is missing, and whose server has not answered.
 #[test]
 fn teardown_resets_unfinished_flows() {
-    let place = Place::new();
     let network = line();
     let listener = listen(network.server(), PORT);
-    let mut node = place.start(network.node(0));
+    let mut node = start_relaying_in(network.node(0), CONFIG);
     until_ready(&network, &node, &listener);
     let [mut finished, _] = open(&network, &node, &listener);
     let lost = "tcp sport 80 tcp flags & fin == 0 meta length > 200 drop";
@@ -291,7 +237,7 @@ fn teardown_resets_unfinished_flows() {
     let to = target(&network, Family::V4, &listener);
     let mut unanswered = dial(network.client(), to).expect("the node answers");
     node.kill().expect("it runs");
-    place.run(network.node(0), "teardown");
+    run_program(network.node(0), "teardown");
     remove_firewall(network.client(), "lost");
     remove_firewall(network.server(), "silent");
     expect_reset(&mut finished.client);
@@ -302,13 +248,12 @@ fn teardown_resets_unfinished_flows() {
 /// A successor has the flows while they carry data.
 #[test]
 fn upgrade_loses_no_byte() {
-    let place = Place::new();
-    let (network, listener, mut node, mut pairs) = testbed(&place);
+    let (network, listener, mut node, mut pairs) = testbed();
     let socket = node.socket();
     let words = format!("upgrade --socket {}", socket.display());
     std::thread::scope(|scope| {
         let host = network.node(0);
-        let upgrading = scope.spawn(|| place.run(host, &words));
+        let upgrading = scope.spawn(|| run_program(host, &words));
         while !upgrading.is_finished() {
             exchange(&mut pairs);
         }
@@ -322,7 +267,9 @@ fn upgrade_loses_no_byte() {
     }
     kill(successor, Signal::SIGTERM).expect("it runs");
     until("the successor ends", || kill(successor, None).is_err());
-    until("the guard has removed the pins", || place.pins().is_empty());
+    until("the guard has removed the pins", || {
+        pins(network.node(0)).is_empty()
+    });
 }
 
 fn pid(node: &Node) -> Pid {
@@ -337,7 +284,7 @@ fn draining_node_takes_no_flows() {
     let network = line();
     let config = "[defaults]\ndata_path = \"packet\"\n[[rule]]\nname = \"sockets\"\nports = [81]\n\
         data_path = \"socket\"\n[[rule]]\nname = \"packets\"\n";
-    let node = crate::support::start(&network, config);
+    let node = crate::support::start_relaying(&network, config);
     let [listener, relayed] = [PORT, 81].map(|port| listen(network.server(), port));
     until_ready(&network, &node, &listener);
     let mut pairs = open(&network, &node, &listener);
@@ -364,8 +311,14 @@ fn draining_node_takes_no_flows() {
 /// Without a BPF file system flows are carried, and the node warns what its end means for them.
 #[test]
 fn unpinned_flows_are_reported() {
-    let place = Place::mounted(&["-t", "tmpfs", "none"]);
-    let (_network, _listener, node, _pairs) = testbed(&place);
+    let network = line();
+    let host = network.node(0);
+    let unmounted = host.with_files(|| Command::new("umount").arg("/sys/fs/bpf").status());
+    assert!(unmounted.expect("umount can be run").success());
+    let listener = listen(network.server(), PORT);
+    let node = start_relaying_in(host, CONFIG);
+    until_ready(&network, &node, &listener);
+    open(&network, &node, &listener);
     assert!(logged(&node, "the packet path cannot be pinned"));
     assert!(logged(&node, "no BPF file system is mounted"));
 }
@@ -374,19 +327,18 @@ fn unpinned_flows_are_reported() {
 /// Where the programs cannot be loaded, flows are forwarded, and the node warns.
 #[test]
 fn flows_are_forwarded_without_the_packet_path() {
-    let place = Place::new();
     let network = line();
     let host = network.node(0);
     let cookie = host.run_in(posthaste_relay::sys::netns_cookie);
-    let pins = place.root().join(Path::new("posthaste"));
     // A directory in the place of a map.
-    let map = pins.join(format!(
-        "{}/packets-16/packet_flows",
+    let map = format!(
+        "{PINS}/{}/packets-16/packet_flows",
         cookie.expect("a number")
-    ));
-    fs::create_dir_all(map).expect("a directory");
+    );
+    let made = host.with_files(|| fs::create_dir_all(map));
+    made.expect("a directory");
     let listener = listen(network.server(), PORT);
-    let node = place.start(host);
+    let node = start_relaying_in(host, CONFIG);
     until("the node warns", || {
         logged(&node, "the packet path is not available")
     });

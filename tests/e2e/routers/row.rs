@@ -13,7 +13,6 @@ use posthaste_lab::process::wait_until;
 use super::probe::{Connected, Ended, Outcome, Probe, together};
 use super::testbed::{ROUTER, Testbed};
 use crate::observing::redirect;
-use crate::packet_path::lifetime::Place;
 use crate::support::{SOON, accepting, binary, counter, ended};
 
 /// How nodes carry connections: the accept modes of relays, the packet path alone, and by default.
@@ -141,8 +140,7 @@ impl Row {
         let testbed = (self.build)();
         testbed.watch();
         let held = self.steps[0].connect(&testbed);
-        let place = Place::new();
-        let node = way.and_then(|way| self.start(&testbed, &place, way));
+        let node = way.and_then(|way| self.start(&testbed, way));
         let take = |step: &Step| {
             if let Some(change) = step.change {
                 change(&testbed);
@@ -164,23 +162,20 @@ impl Row {
     }
 
     /// Starts a node; none if it has to refuse.
-    fn start(&self, testbed: &Testbed, place: &Place, way: &str) -> Option<Node> {
-        let (program, defaults) = match way {
-            PACKET => (binary(), format!("[defaults]\ndata_path = {way:?}\n")),
-            // By default only flows that outlive the process take the packet path.
-            AUTO => (
-                place.program(),
-                format!("[defaults]\ndata_path = {way:?}\n"),
-            ),
-            mode => (binary(), accepting(mode)),
+    fn start(&self, testbed: &Testbed, way: &str) -> Option<Node> {
+        let defaults = match way {
+            PACKET | AUTO => format!("[defaults]\ndata_path = {way:?}\n"),
+            mode => format!("{}data_path = \"socket\"\n", accepting(mode)),
         };
         let host = testbed.host(ROUTER);
         let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", self.config);
         let Relaying::Refused(words) = self.relaying else {
-            let node = Node::builder(host, program).config(&config);
+            let node = Node::builder(host, binary()).config(&config);
             return Some(node.start().expect("the node becomes ready"));
         };
-        let node = Node::builder(host, program).config(&config).start_unready();
+        let node = Node::builder(host, binary())
+            .config(&config)
+            .start_unready();
         let mut node = node.expect("a program can be started");
         let status = node.process_mut().wait(SOON).expect("it ends");
         let message = node.process().stderr();
