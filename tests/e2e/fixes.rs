@@ -134,7 +134,7 @@ fn limiting_rules_stop_relays() {
     assert!(words.contains("(inet guard on_forward)"), "{words}");
     assert!(words.contains("observe = false"), "{words}");
     let node = observing(host, "early");
-    let vouched = "[[rule]]\nname = \"vouched\"\nobserve = false\n";
+    let vouched = "[[rule]]\nname = \"vouched\"\nobserve = false\ndata_path = \"socket\"\n";
     connect_each(&network, &node, 0);
     drop(node);
     let node = Node::builder(host, binary()).config(vouched);

@@ -145,7 +145,7 @@ fn node_dies_and_returns() {
     let link = until_link(&nodes[0], "a dead link", |link| link["state"] == "dead");
     assert!(link["rtt_us"].is_null(), "absent, not 0: {link}");
     let config = member(&network, 1, Family::V6, OFTEN);
-    nodes[1] = crate::support::start_in(network.node(1), &config);
+    nodes[1] = crate::support::start_relaying_in(network.node(1), &config);
     until_link(&nodes[0], "a link that is back", |link| {
         is_up_by(link, "stamp")
     });

@@ -251,11 +251,15 @@ impl Node {
     /// What the node has counted, its open relays, and the end of its log.
     fn situation(&self) -> String {
         let mut text = format!("node {}:\n", self.process.pid());
-        for target in ["/status", "/relays?limit=20"] {
-            match self.get(target) {
-                Ok(document) => text += &format!("{target}: {document:#}\n"),
-                Err(error) => text += &format!("{target}: {error:#}\n"),
-            }
+        match self.status() {
+            Ok(status) => ["counters", "ended", "redirect"]
+                .iter()
+                .for_each(|group| text += &format!("{group}:{}\n", counted(&status[group]))),
+            Err(error) => text += &format!("status: {error:#}\n"),
+        }
+        match self.relays() {
+            Ok(relays) => text += &format!("relays: {relays}\n"),
+            Err(error) => text += &format!("relays: {error:#}\n"),
         }
         let log = self.log();
         let end = log.len().saturating_sub(LOG_LINES_SHOWN);
@@ -282,6 +286,15 @@ impl Drop for Node {
             eprintln!("{}", self.situation());
         }
     }
+}
+
+/// Those of a group of counters that are not zero.
+fn counted(group: &Value) -> String {
+    let counters = group.as_object().into_iter().flatten();
+    let counted = counters.filter(|(_, value)| value.as_u64() != Some(0));
+    counted
+        .map(|(name, value)| format!(" {name}={value}"))
+        .collect()
 }
 
 fn find_number(value: &Value, name: &str) -> Option<u64> {

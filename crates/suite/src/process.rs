@@ -2,19 +2,67 @@
 //! The processes of tests, and what tests leave of them.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::prctl;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 /// The unit of times in `/proc` (`USER_HZ`).
 const TICK_MS: u64 = 10;
 
-/// Makes processes whose parents end children of this one, so that none is lost sight of.
+/// The children that this process started and waits for.
+static OWN: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+/// Interval at which orphans that have ended are reaped.
+const REAP_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Makes processes whose parents end children of this one, so that none is lost sight of, and reaps
+/// those that end.
 pub(crate) fn adopt_orphans() -> Result<()> {
-    prctl::set_child_subreaper(true).context("become the reaper of orphans")
+    prctl::set_child_subreaper(true).context("become the reaper of orphans")?;
+    let reap = || loop {
+        reap_orphans();
+        thread::sleep(REAP_INTERVAL);
+    };
+    thread::Builder::new()
+        .spawn(reap)
+        .context("start a thread")
+        .map(drop)
+}
+
+fn reap_orphans() {
+    // Locked, so that no child of our own is just being started.
+    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let ended = states().into_iter().filter(|(_, state)| state == "Z");
+    for (pid, _) in ended.filter(|(pid, _)| !own.contains(pid)) {
+        let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+    }
+}
+
+/// Starts a child that [`reap`] waits for.
+pub(crate) fn own(start: impl FnOnce() -> Result<Child>) -> Result<Child> {
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let child = start()?;
+    own.push(pid(&child).as_raw());
+    Ok(child)
+}
+
+/// Waits for a child that [`own`] started.
+pub(crate) fn reap(child: &mut Child) -> Result<ExitStatus> {
+    let pid = pid(child).as_raw();
+    let status = child.wait().context("wait for a child");
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    own.retain(|known| *known != pid);
+    status
+}
+
+/// The id of a child.
+pub(crate) fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().expect("process ids are small"))
 }
 
 /// CPU time of a process that has ended and of the children that it waited for, until it is reaped.
@@ -28,8 +76,14 @@ pub(crate) fn cpu(pid: Pid) -> Option<Duration> {
     Some(Duration::from_millis(ticks.sum::<u64>() * TICK_MS))
 }
 
-/// The ids and commands of this process's children.
+/// The ids and commands of this process's children that run.
 pub(crate) fn children() -> Vec<(i32, String)> {
+    let running = states().into_iter().filter(|(_, state)| state != "Z");
+    running.map(|(pid, _)| (pid, command_line(pid))).collect()
+}
+
+/// The ids and states of this process's children.
+fn states() -> Vec<(i32, String)> {
     let own = std::process::id().to_string();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -37,8 +91,7 @@ pub(crate) fn children() -> Vec<(i32, String)> {
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let child = |pid: i32| {
         let fields = stat(pid)?;
-        let alive = fields.first()? != "Z";
-        (alive && *fields.get(1)? == own).then(|| (pid, command_line(pid)))
+        (*fields.get(1)? == own).then(|| (pid, fields[0].clone()))
     };
     pids.filter_map(child).collect()
 }
@@ -67,7 +120,7 @@ impl Burners {
             shell
                 .args(["-c", "while :; do :; done"])
                 .stdin(Stdio::null());
-            shell.spawn().context("start a process that uses a CPU")
+            own(|| shell.spawn().context("start a process that uses a CPU"))
         };
         (0..count).map(start).collect::<Result<_>>().map(Self)
     }
@@ -78,7 +131,7 @@ impl Drop for Burners {
         for child in &mut self.0 {
             // It runs until it is killed.
             let _ = child.kill();
-            let _ = child.wait();
+            let _ = reap(child);
         }
     }
 }

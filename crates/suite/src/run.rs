@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
 
 use crate::catalogue::Test;
 use crate::process;
@@ -92,11 +91,10 @@ fn root() -> PathBuf {
 fn one(test: &Test, directory: &Path) -> Result<Outcome> {
     fs::create_dir(directory).with_context(|| format!("create {}", directory.display()))?;
     let began = Instant::now();
-    let mut child = start(test, directory)?;
+    let mut child = process::own(|| start(test, directory))?;
     let why = watch(&child, began)?;
-    let pid = pid(&child);
-    let cpu = process::cpu(pid).unwrap_or_default();
-    let status = child.wait().context("wait for a test")?;
+    let cpu = process::cpu(process::pid(&child)).unwrap_or_default();
+    let status = process::reap(&mut child)?;
     let why = why.or_else(|| (!status.success()).then(|| how(status)));
     let failure = why.map(|why| Failure {
         why,
@@ -123,6 +121,8 @@ fn start(test: &Test, directory: &Path) -> Result<Child> {
         .current_dir(&test.program.package)
         .env("CARGO_MANIFEST_DIR", &test.program.package)
         .env("TMPDIR", directory)
+        // The messages of failed checks name their places; backtraces of many threads hide them.
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("share a file for output")?)
         .stderr(output)
@@ -135,7 +135,7 @@ fn start(test: &Test, directory: &Path) -> Result<Child> {
 
 /// Waits until a test has ended, which it does not later than [`TIME_MAX`].
 fn watch(child: &Child, began: Instant) -> Result<Option<String>> {
-    let pid = pid(child);
+    let pid = process::pid(child);
     // It stays a zombie, whose CPU time can be read.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     while waitid(Id::Pid(pid), flags | WaitPidFlag::WNOHANG).context("wait for a test")?
@@ -149,10 +149,6 @@ fn watch(child: &Child, began: Instant) -> Result<Option<String>> {
         thread::sleep(POLL);
     }
     Ok(None)
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_raw(child.id().try_into().expect("process ids are small"))
 }
 
 fn how(status: ExitStatus) -> String {

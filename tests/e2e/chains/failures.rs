@@ -226,12 +226,13 @@ fn silent_node_skipped() {
             let hosts = network.nodes()[1..].iter();
             let _others: Vec<Node> = hosts
                 .zip(later)
-                .map(|(host, config)| crate::support::start_in(host, &config))
+                .map(|(host, config)| crate::support::start_relaying_in(host, &config))
                 .collect();
             // A busy machine makes some attempts longer, none shorter. A new node has forgotten that the
             // way is down.
             let mut took = (0..10).map(|_| {
-                let first = crate::support::start_in(network.node(0), &plan.config(&network, 0));
+                let first =
+                    crate::support::start_relaying_in(network.node(0), &plan.config(&network, 0));
                 let begin = Instant::now();
                 let mut pair = Pair::open(&network, family, &listener);
                 pair.check();
