@@ -12,7 +12,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::{Value, json};
 
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, line, listen, network, start_relaying, start_relaying_in,
+    PORT, Pair, SOON, binary, counter, line, listen, network, start, start_in, start_relaying,
     until,
 };
 use crate::verbs::{assert_reports, failure_text, posthaste, printed};
@@ -114,7 +114,7 @@ fn chains_list() {
 fn chains_explain() {
     let network = line();
     let files = Files::new();
-    let node = start_relaying(&network, &files.tables());
+    let node = start(&network, &files.tables());
     let file = files.config(&files.tables());
     let offline = |words: &str| {
         let mut all = vec!["chains", "explain", "-c", &file, "--json"];
@@ -277,8 +277,8 @@ fn idle_warm_hops_counted() {
         "[node]\nid = 7\nworkers = 2\n{}pool_min = 3\n",
         peer("second", 8, 1)
     );
-    let _second = start_relaying_in(network.node(1), &second);
-    let node = start_relaying_in(network.node(0), &first);
+    let _second = start_in(network.node(1), &second);
+    let node = start_in(network.node(0), &first);
     until("three warm hops at each worker", || {
         node.admin_json("chains").unwrap()["peers"][0]["waiting"] == 6
     });

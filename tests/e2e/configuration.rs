@@ -225,9 +225,7 @@ fn failed_start_leaves_nothing() {
 
     let metrics = "127.0.0.1:9464";
     let taken = listen_at(network.node(0), metrics.parse().unwrap());
-    let node = Node::builder(network.node(0), binary())
-        .relaying()
-        .metrics(9464);
+    let node = Node::builder(network.node(0), binary()).metrics(9464);
     let message = format!("{:#}", node.start().unwrap_err());
     drop(taken);
     assert_reports(

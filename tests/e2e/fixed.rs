@@ -174,7 +174,6 @@ fn listener_to_itself_refused() {
          destination = \"{own}\"\n"
     );
     let started = Node::builder(network.node(0), crate::support::binary())
-        .relaying()
         .config(&config)
         .start();
     let error = format!("{:#}", started.expect_err("it does not start"));

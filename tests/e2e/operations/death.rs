@@ -19,8 +19,8 @@ use super::service::Service;
 use super::teardown::run;
 use crate::payload::uninterrupted;
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start_relaying, target,
-    until,
+    PORT, Pair, SOON, binary, counter, dial_from, expect_end, line, listen, start, start_relaying,
+    target, until,
 };
 use crate::watch::{
     assert_nothing_left, installed, process_named, processes, programs_at, quiet, sockets,
@@ -243,7 +243,7 @@ fn guard_within_a_second() {
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
     let attempt = || {
-        let mut node = start_relaying(&network, "");
+        let mut node = start(&network, "");
         for family in Family::ALL {
             Pair::open(&network, family, &listener).close_client_first();
         }
@@ -333,12 +333,12 @@ fn dead_guard_restarted() {
 fn restarted_guard_orderly_end() {
     let network = line();
     let host = network.node(0);
-    let mut node = start_relaying(&network, "");
+    let mut node = start(&network, "");
     kill_guard(host);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
     assert_nothing_left(host);
     // The lock of the network is free.
-    let mut next = start_relaying(&network, "");
+    let mut next = start(&network, "");
     assert_eq!(next.stop(SOON).unwrap().code(), Some(0));
 }
 

@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 
 use super::METRICS;
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, expect_reset, line, listen, start_relaying, until,
+    PORT, Pair, SOON, binary, counter, expect_reset, line, listen, start, start_relaying, until,
 };
 use crate::watch::{assert_nothing_left, http_get, relay_lines, wait_for_line};
 
@@ -118,7 +118,7 @@ fn second_signal_ends_drain() {
 fn idle_node_ends_at_once() {
     let network = line();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut node = start_relaying(&network, "[node]\ndrain_timeout = \"1h\"\n");
+        let mut node = start(&network, "[node]\ndrain_timeout = \"1h\"\n");
         node.process().signal(signal).unwrap();
         let status = node.process_mut().wait(Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), Some(0));

@@ -10,7 +10,7 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
 
 use crate::support::{
-    PORT, Pair, SOON, counter, firewall, firewall_text, line, listen, start_relaying, until,
+    PORT, Pair, SOON, counter, firewall, firewall_text, line, listen, start, start_relaying, until,
 };
 use crate::watch::{assert_nothing_left, installed, wait_for_line};
 
@@ -57,7 +57,7 @@ fn no_sysctl_no_firewall_change() {
     firewall(host, "operators", &[("input", "tcp dport 1 drop")]);
     let state = || (settings(host), firewall_text(host, "operators"));
     let before = state();
-    let mut node = start_relaying(&network, "");
+    let mut node = start(&network, "");
     for family in Family::ALL {
         Pair::open(&network, family, &listener).check();
     }

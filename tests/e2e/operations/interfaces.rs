@@ -10,7 +10,7 @@ use posthaste_lab::node::Node;
 use serde_json::Value;
 
 use crate::support::{
-    PORT, Pair, SOON, binary, counter, dial, line, listen, start_relaying, until,
+    PORT, Pair, SOON, binary, counter, dial, line, listen, start, start_relaying, until,
 };
 use crate::verbs::assert_reports;
 use crate::watch::{assert_nothing_left, installed, programs_at};
@@ -151,7 +151,7 @@ fn single_interface_warned() {
     let network = line();
     let host = network.node(0);
     let listener = listen(network.server(), PORT);
-    let node = start_relaying(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
+    let node = start(&network, "[transparent]\ninterfaces = [\"c0\"]\n");
     for message in reports_of_interfaces(host, &node) {
         assert_reports(
             &message,

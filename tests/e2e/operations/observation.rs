@@ -79,7 +79,7 @@ fn exported_metrics_documented() {
     const PAGE: &str = include_str!("../../../docs/operations.md");
     let network = line();
     let host = network.node(0);
-    let node = Node::builder(host, binary()).relaying().metrics(METRICS);
+    let node = Node::builder(host, binary()).metrics(METRICS);
     let _node = node.start().unwrap();
     let (_, page) = http_get(host, METRICS, "/metrics");
     let exported = page.lines().filter_map(|line| {
@@ -216,7 +216,6 @@ fn health_endpoints() {
     let network = line();
     let host = network.node(0);
     let _node = Node::builder(host, binary())
-        .relaying()
         .metrics(METRICS)
         .config(&accepting("strict"))
         .start()
@@ -239,13 +238,10 @@ fn health_endpoints() {
 fn ready_without_interfaces() {
     let network = line();
     let host = network.node(0);
-    let node = Node::builder(host, binary())
-        .relaying()
-        .metrics(METRICS)
-        .config(
-            "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
+    let node = Node::builder(host, binary()).metrics(METRICS).config(
+        "[node]\nid = 7\n[transparent]\nenabled = false\n[[listener]]\nmode = \"fixed\"\n\
          address = \"127.0.0.1:4480\"\ndestination = \"192.0.2.1:443\"\n",
-        );
+    );
     let node = node.start().unwrap();
     assert_eq!(node.status().unwrap()["interfaces"], serde_json::json!([]));
     assert_eq!(http_get(host, METRICS, "/readyz"), (200, "ready\n".into()));
@@ -257,7 +253,6 @@ fn silent_metrics_clients() {
     let network = line();
     let host = network.node(0);
     let node = Node::builder(host, binary())
-        .relaying()
         .metrics(METRICS)
         .start()
         .unwrap();
@@ -319,7 +314,7 @@ fn systemd_notified_of_changes() {
         "env NOTIFY_SOCKET={} WATCHDOG_USEC=200000",
         path.display()
     ));
-    let node = Node::builder(network.node(0), script.path().join("posthaste")).relaying();
+    let node = Node::builder(network.node(0), script.path().join("posthaste"));
     let mut node = node
         .config("[node]\ndrain_timeout = \"7s\"\n")
         .start()

@@ -14,7 +14,7 @@ use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
 
 use crate::payload::{receive_all, send_piece};
-use crate::support::{PORT, Pair, SOON, line, listen, relay_of, start_relaying, until};
+use crate::support::{PORT, Pair, SOON, line, listen, relay_of, start, start_relaying, until};
 use crate::watch::{Accounts, wait_for_line};
 
 /// A configuration with one rule.
@@ -155,7 +155,7 @@ fn assert_rule(network: &Network, node: &Node, name: &str) {
 #[test]
 fn restart_keys_named() {
     let network = line();
-    let node = start_relaying(&network, "[node]\nworkers = 1\n");
+    let node = start(&network, "[node]\nworkers = 1\n");
     node.write_config("[node]\nworkers = 2\nrelays_max = 900\n")
         .unwrap();
     let report = node.admin_json("reload").unwrap();

@@ -11,7 +11,7 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use super::teardown::run;
-use crate::support::{SOON, binary, line, start_relaying};
+use crate::support::{SOON, binary, line, start};
 use crate::verbs::{assert_reports, failure_text};
 
 /// Settings below `/proc/sys/net/ipv4`: at first, and with the values of `setup --tune`.
@@ -148,7 +148,7 @@ fn stopped_service_keeps_tuning() {
     assert_eq!(host.settings(), TUNED);
     // A node that comes and goes neither.
     let directory = Scratch::new().unwrap();
-    let mut node = start_relaying(&host.network, &tables(&directory));
+    let mut node = start(&host.network, &tables(&directory));
     assert_eq!(host.settings(), TUNED);
     assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
     assert_eq!(host.settings(), TUNED);

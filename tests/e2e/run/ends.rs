@@ -195,7 +195,7 @@ fn refusing_node_named() {
         "[access]\nclients = [\"192.0.2.1/32\"]\n[node]\nid = 1\n[transparent]\nenabled = false\n\
          [[listener]]\nmode = \"explicit\"\naddress = \"{via}\"\n"
     );
-    let node = crate::support::start_relaying_in(network.node(0), &unauthorized);
+    let node = crate::support::start_in(network.node(0), &unauthorized);
     let message = failed(via, &url);
     assert!(message.contains("does not know this host"), "{message}");
     drop(node);

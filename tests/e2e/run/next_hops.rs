@@ -77,7 +77,7 @@ fn configured_peer_with_key() {
     // It lists no client by address.
     let config = super::explicit(&network, 0, &client)
         .replace("clients = [\"10.0.0.0/8\", \"fd00::/8\"]\n", "");
-    let _node = crate::support::start_relaying_in(network.node(0), &config);
+    let _node = crate::support::start_in(network.node(0), &config);
     let files = Scratch::new().unwrap();
     for (pool, hop) in [("pool_max = 0", Family::V4), ("pool_max = 4", Family::V6)] {
         let text = format!("version = 1\n[node]\nid = 9\n{}", peer(&network, 0, hop));

@@ -51,7 +51,7 @@ fn main_process_reported() {
     let under = |words: &str| crate::operations::wrapper(words);
     let words = format!("env NOTIFY_SOCKET={} WATCHDOG_USEC=400000", path.display());
     let script = under(&words);
-    let node = Node::builder(host, script.path().join("posthaste")).relaying();
+    let node = Node::builder(host, script.path().join("posthaste"));
     let mut place = Place::of(node.start().unwrap());
     manager.receive_all(&["READY=1"], "STOPPING");
     // Not under the manager: it would lose sight of the process.
