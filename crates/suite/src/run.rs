@@ -2,7 +2,6 @@
 //! Runs tests: some at once, each in a process and a directory of its own.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
 use crate::catalogue::Test;
@@ -125,9 +124,7 @@ fn start(test: &Test, directory: &Path) -> Result<Child> {
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("share a file for output")?)
-        .stderr(output)
-        // So that a test that hangs is killed with what it started.
-        .process_group(0);
+        .stderr(output);
     command
         .spawn()
         .with_context(|| format!("start {}", test.program.file.display()))
@@ -142,7 +139,8 @@ fn watch(child: &Child, began: Instant) -> Result<Option<String>> {
         == WaitStatus::StillAlive
     {
         if began.elapsed() > TIME_MAX {
-            killpg(pid, Signal::SIGKILL).context("kill a test that hangs")?;
+            // What it started ends with it.
+            kill(pid, Signal::SIGKILL).context("kill a test that hangs")?;
             waitid(Id::Pid(pid), flags).context("wait for a killed test")?;
             return Ok(Some(format!("did not end in {} s", TIME_MAX.as_secs())));
         }
