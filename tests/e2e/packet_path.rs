@@ -27,6 +27,7 @@ mod interfaces;
 mod late;
 mod learning;
 pub(crate) mod lifetime;
+mod made;
 mod paced;
 mod reload;
 mod report;

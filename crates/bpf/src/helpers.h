@@ -93,6 +93,7 @@ static long HELPER(for_each_map_elem)(void *map, void *callback, void *context,
 static long HELPER(redirect)(__u32 ifindex, __u64 flags) = NUMBER(redirect);
 static long HELPER(redirect_neigh)(__u32 ifindex, void *next_hop, int bytes,
 				   __u64 flags) = NUMBER(redirect_neigh);
+static void HELPER(set_hash_invalid)(struct __sk_buff *skb) = NUMBER(set_hash_invalid);
 static long HELPER(skb_set_tstamp)(struct __sk_buff *skb, __u64 tstamp,
 				   __u32 kind) = NUMBER(skb_set_tstamp);
 static struct bpf_tcp_sock *HELPER(tcp_sock)(void *sk) = NUMBER(tcp_sock);

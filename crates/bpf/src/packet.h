@@ -255,9 +255,9 @@ GLOBAL __u32 forwardable(struct __sk_buff *skb, const struct packet *pkt)
 	return bpf_map_lookup_elem(&devices, &out) ? out : 0;
 }
 
-/* Whether this host would send an answer to where the packet came from: by the same interface, to the
- * same link address. Who only claims the address gets none. */
-GLOBAL __u32 returns(struct __sk_buff *skb, const struct packet *pkt)
+/* Whether this host would send an answer by the interface by which the packet came and, with `exactly`, to
+ * the same link address. */
+GLOBAL __u32 leads_back(struct __sk_buff *skb, const struct packet *pkt, __u32 exactly)
 {
 	struct bpf_fib_lookup fib;
 	__u8 from[ETH_ALEN];
@@ -279,7 +279,7 @@ GLOBAL __u32 returns(struct __sk_buff *skb, const struct packet *pkt)
 	if (fib.ifindex != skb->ifindex)
 		return false;
 	/* Without link addresses there are no neighbours. */
-	if (!pkt->l2_bytes)
+	if (!exactly || !pkt->l2_bytes)
 		return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
 	if (found != BPF_FIB_LKUP_RET_SUCCESS || bpf_skb_load_bytes(skb, ETH_ALEN, from, sizeof(from)))
 		return false;
@@ -287,6 +287,18 @@ GLOBAL __u32 returns(struct __sk_buff *skb, const struct packet *pkt)
 		if (from[i] != fib.dmac[i])
 			return false;
 	return true;
+}
+
+/* Whether an answer would go where the packet came from: who only claims the address gets none. */
+static __always_inline bool returns(struct __sk_buff *skb, const struct packet *pkt)
+{
+	return leads_back(skb, pkt, true);
+}
+
+/* Whether it would at least go by the same interface. */
+static __always_inline bool routes_back(struct __sk_buff *skb, const struct packet *pkt)
+{
+	return leads_back(skb, pkt, false);
 }
 
 /* The owner of a segment. */

@@ -193,6 +193,9 @@ GLOBAL int icmp_out(struct __sk_buff *skb)
 	entry = bpf_map_lookup_elem(&packet_flows, &key);
 	if (!entry || entry->ifindex != skb->ifindex || is_turned(&pkt->flow) != entry->turned)
 		return NEXT;
+	/* From where the client is: any client can forge it. */
+	if (skb->ingress_ifindex == entry->ifindex)
+		return NEXT;
 	if (entry->state == PACKET_OPEN && entry->was_relayed) {
 		requote(skb, &error, error.seq - entry->client_seq_delta);
 		count(STAT_PACKET_ICMP);

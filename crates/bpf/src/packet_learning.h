@@ -33,18 +33,25 @@ struct {
 	__type(value, struct packet_client);
 } packet_clients SEC(".maps");
 
+/* What can be held of segments of this size. */
+static __always_inline __u32 held_window(__u32 mss)
+{
+	__u32 pieces = mss > PACKET_PAYLOAD_MAX ? (mss + PACKET_PIECE - 1) / PACKET_PIECE : 1;
+
+	if (pieces > PACKET_HELD_MAX)
+		return PACKET_HELD_MAX * PACKET_PIECE;
+	return PACKET_HELD_MAX / pieces * mss;
+}
+
 /* The promises of the node to a client, which may be granted `mss`. */
 static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
 				    __u32 mss, const struct read_options *offered)
 {
 	made->promised = profile->offers & offered->offers;
 	made->mss = mss;
-	/* The longest payload of a held segment, less the timestamps. */
-	if (made->mss > PACKET_PAYLOAD_MAX - 76)
-		made->mss = PACKET_PAYLOAD_MAX - 76;
 	made->node_window = profile->window;
-	if (made->node_window > PACKET_HELD_MAX * made->mss)
-		made->node_window = PACKET_HELD_MAX * made->mss;
+	if (made->node_window > held_window(mss))
+		made->node_window = held_window(mss);
 	if (made->promised & OFFERS_WINDOW_SCALE) {
 		made->promised_shift = profile->shift;
 		made->client_shift = offered->shift;
@@ -225,7 +232,8 @@ static __always_inline bool is_long(const struct packet_flow *entry, __u32 seq)
 {
 	__u32 sent = seq + entry->seq_delta - entry->node_isn;
 
-	return sent > FIRST_WINDOW && sent < 1u << 31;
+	/* The first beyond the window are near it: who guesses a number hits none of them. */
+	return sent > FIRST_WINDOW && sent - FIRST_WINDOW < GAP_MAX;
 }
 
 /* Stores it with what its destination grants: both are valid for as long. */
@@ -246,19 +254,6 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
-/* A flow that learns goes on to learn how long the answer is, unless its destination is known.
- * Its place is bounded, and free after a time at the latest. */
-static __always_inline bool goes_on(const struct destination *service, struct packet_flow *entry,
-				    __u32 server_isn)
-{
-	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, service);
-
-	if (profile && is_valid(profile, bpf_ktime_get_ns()))
-		return entry->is_measured;
-	entry->node_isn = server_isn;
-	entry->is_measured = true;
-	return true;
-}
 
 /* A segment of the server, of a flow that learns. */
 GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
@@ -277,11 +272,31 @@ GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u3
 	return NEXT;
 }
 
+/* RFC 9293 section 3.7.1, and the least that is promised. */
+#define MSS_LEAST 536
+
 /* Without the option, the default (RFC 9293 section 3.7.1); that of IPv6 is larger, and the smaller one
  * is safe. */
 static __always_inline __u16 granted_mss(const struct read_options *options)
 {
-	return options->mss ? options->mss : 536;
+	return options->mss ? options->mss : MSS_LEAST;
+}
+
+/* The SYN-ACK for a forwarded SYN. What it shows counts once the client has acknowledged it. Bounds: no server
+ * has a window of 0 for long, or takes so small segments; a client that was promised that would be slow. */
+static __always_inline void note_grant(struct __sk_buff *skb, struct packet_flow *entry,
+				       const struct packet *pkt,
+				       const struct read_options *options)
+{
+	if (granted_mss(options) < MSS_LEAST || !pkt->tcp.window)
+		return;
+	entry->node_isn = bpf_ntohl(pkt->tcp.seq);
+	entry->node_window = bpf_ntohs(pkt->tcp.window);
+	entry->mss = granted_mss(options);
+	entry->granted = options->offers & entry->promised;
+	entry->server_shift = options->shift;
+	entry->nearer_us = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
+	entry->answers_from = skb->ingress_ifindex;
 }
 
 static __always_inline bool is_equal(const struct packet_profile *one,
@@ -290,7 +305,7 @@ static __always_inline bool is_equal(const struct packet_profile *one,
 	return one->learned_ns == other->learned_ns && one->mss == other->mss &&
 	       one->window == other->window && one->shift == other->shift &&
 	       one->offers == other->offers && one->tested == other->tested &&
-	       one->rtt_us == other->rtt_us;
+	       one->rtt_us == other->rtt_us && one->answers_from == other->answers_from;
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
@@ -319,14 +334,17 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	}
 	if (!made.learned_ns || entry->state == PACKET_LEARNING)
 		made.learned_ns = now;
-	rtt_us = (now - entry->since_ns) / 1000;
+	rtt_us = entry->state == PACKET_LEARNING ? entry->nearer_us :
+						   (now - entry->since_ns) / 1000;
 	if (!made.rtt_us || rtt_us < made.rtt_us)
 		made.rtt_us = rtt_us;
 	/* The least that a client was granted. */
 	mss = granted_mss(&scratch->options);
-	if (!made.mss || mss < made.mss)
+	if (!made.mss || (mss < made.mss && mss >= MSS_LEAST))
 		made.mss = mss;
-	made.window = window;
+	if (window)
+		made.window = window;
+	made.answers_from = entry->answers_from;
 	if (offered & OFFERS_WINDOW_SCALE)
 		made.shift = scratch->options.shift;
 	made.tested |= offered;
@@ -337,27 +355,59 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	return 0;
 }
 
-/* A SYN-ACK, from the server, for a forwarded SYN: the client's connections pass this
- * host. */
-GLOBAL int admit(const struct flow *of, const struct packet_flow *entry)
+/* The client's connections pass this host. */
+GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
 {
 	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
-	struct packet_scratch *scratch = scratch_area();
 	struct profile_key key;
-	struct flow flow;
 
-	if (!of || !entry || !scratch)
+	if (!flow || !entry)
 		return 0;
-	flow = reversed(of);
-	made.mss = granted_mss(&scratch->options);
+	made.mss = entry->mss;
 	made.ifindex = entry->ifindex;
 	made.epoch = entry->epoch;
-	key = profile_key(&flow);
+	key = profile_key(flow);
 	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
 	bpf_map_delete_elem(&packet_attempts, &key);
 	__builtin_memset(&key.client, 0, sizeof(key.client));
 	bpf_map_delete_elem(&packet_attempts, &key);
 	return 0;
+}
+
+/* A segment of the client of a flow that learns: its first completes the handshake. Who forges the SYN-ACK for a
+ * client that is not its own does not come so far. The flow goes on to learn how long the answer is, unless
+ * its destination is known; its place is bounded, and free after a time at the latest. */
+GLOBAL int confirm(struct __sk_buff *skb, const struct packet_key *key, struct packet_flow *entry,
+		   const struct view *view)
+{
+	struct packet_scratch *scratch = scratch_area();
+	struct packet_profile *profile;
+	struct destination service;
+	struct flow flow;
+	__be32 ack;
+
+	if (!key || !entry || !view || !scratch || !entry->node_window ||
+	    skb->ifindex != entry->ifindex ||
+	    (view->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK ||
+	    view->seq != entry->client_isn + 1 ||
+	    bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)) ||
+	    bpf_ntohl(ack) != entry->node_isn + 1)
+		return NEXT;
+	flow = flow_of(key, entry->turned);
+	service = service_of(&flow);
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	entry->is_measured = !profile || !is_valid(profile, bpf_ktime_get_ns());
+	scratch->options.mss = entry->mss;
+	scratch->options.shift = entry->server_shift;
+	scratch->options.offers = entry->granted;
+	learn_profile(&service, entry, entry->node_window);
+	admit(&flow, entry);
+	entry->node_window = 0;
+	if (!entry->is_measured) {
+		stop_learning(entry, PACKET_REMOVED);
+		bpf_map_delete_elem(&packet_flows, key);
+	}
+	return NEXT;
 }
 
 /* A SYN-ACK, from the server, for a flow that was answered: the client is granted another maximum segment

@@ -20,9 +20,6 @@
 /* Sequence numbers behind the client's first that a reset before the server's answer
  * may have. */
 #define FIRST_FLIGHT_MAX (1u << 20)
-/* Bytes by which a segment may be ahead of what its sender has sent. Who does not see the flow has to
- * guess its numbers; what is lost before this host is sent again, and closes the gap. */
-#define GAP_MAX (1 << 18)
 /* How long segments pass another interface alone until the flow is there. A bridge and its port
  * both see each of them, the one soon after the other. */
 #define STRAY_NS 8000000ull
@@ -139,19 +136,25 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 					  struct packet_scratch *scratch)
 {
 	__u32 seq = bpf_ntohl(pkt->tcp.seq);
+	int verdict;
 
 	/* Another number: the client or the node resets an older connection, whose numbers may be near
 	 * these. */
 	if (seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX ||
 	    (entry->older != OLDER_NONE && seq == entry->older_ack))
 		return PASS;
-	if (entry->state == PACKET_HELD)
-		/* Behind the data; on its own it would have no connection in the firewall's table. */
-		return hold(skb, pkt, at, entry) ? DROP :
-						   translate_in(skb, entry, at, pkt->tcp.doff * 4);
-	if (seq == entry->client_isn + 1)
-		close_early(&scratch->key, entry);
-	return PASS;
+	/* That of a host without the connection has the number that was acknowledged. One that
+	 * has it sends what the node acknowledges too. */
+	if (pkt->tcp.ack ? bpf_ntohl(pkt->tcp.ack_seq) != entry->node_isn + 1 :
+			   seq != entry->client_isn + 1 && seq != entry->held_next)
+		return DROP;
+	/* What the server opens for an earlier SYN is reset when it answers. The client may use its port
+	 * again at once. */
+	verdict = entry->state == PACKET_ACCEPTED ?
+			  translate_in(skb, entry, at, pkt->tcp.doff * 4) :
+			  DROP;
+	close_early(&scratch->key, entry);
+	return verdict;
 }
 
 /* The first of the two ends has answered. */
@@ -161,11 +164,24 @@ static __always_inline void note_nearer(struct packet_flow *entry)
 }
 
 /* Both have. By forwarding, the client's data would have left that much later: by the round
- * trip of the nearer end. */
-static __always_inline void note_opened(const struct packet_flow *entry)
+ * trip of the nearer end. Only here, where the client has proved itself, a broken promise counts. */
+static __always_inline void note_opened(const struct packet_flow *entry,
+					const struct destination *service)
 {
 	count(STAT_PACKET_OPENED);
 	count_by(STAT_PACKET_SAVED, entry->nearer_us);
+	if (entry->promised & ~entry->granted) {
+		count(STAT_PACKET_MISMATCHES);
+		mark_bad(service);
+	}
+}
+
+/* Whether a segment before the server's answer has numbers of the client's: it acknowledges no more than
+ * the node's SYN. */
+static __always_inline bool is_early(const struct packet *pkt, const struct packet_flow *entry)
+{
+	return bpf_ntohl(pkt->tcp.ack_seq) == entry->node_isn + 1 &&
+	       bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 <= FIRST_FLIGHT_MAX;
 }
 
 /* A segment of the client, whose first was a SYN that the node answered. */
@@ -173,13 +189,16 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 		       struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
+	struct destination service;
 	__u64 prefix;
+	__u32 state;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
-	if (entry->state == PACKET_GIVEN_UP)
+	state = entry->state;
+	if (state == PACKET_GIVEN_UP)
 		return reset_client(skb, pkt, at, entry);
-	if (!is_half_open(entry->state) && entry->state != PACKET_HELD)
+	if (!is_half_open(state) && state != PACKET_HELD)
 		return PASS;
 	if (pkt->tcp.rst)
 		return on_early_reset(skb, pkt, at, entry, scratch);
@@ -187,8 +206,8 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	 * that is older than this program must not harm it. */
 	if (!pkt->tcp.ack || pkt->tcp.syn)
 		return PASS;
-	if (is_half_open(entry->state) && bpf_ntohl(pkt->tcp.ack_seq) != entry->node_isn + 1)
-		return PASS;
+	if (!is_early(pkt, entry))
+		return state == PACKET_HELD ? DROP : PASS;
 	prefix = prefix_of(&pkt->flow.client);
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(prefix, true);
@@ -197,34 +216,100 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	} else if (change(entry, PACKET_ACCEPTED, PACKET_OPEN)) {
 		leave_half_open(prefix, true);
 		note_client_rtt(entry, prefix);
-		note_opened(entry);
+		service = service_of(&pkt->flow);
+		note_opened(entry, &service);
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
 		return entry->older == OLDER_SEEN ? renew(skb, pkt, entry) : DROP;
 	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 }
 
-/* Whether one direction of a flow passes this interface: the one by which it has passed, or another
- * to which its route was moved. `since`: when segments began to pass that one alone. */
-static __always_inline bool passes(__u32 *ifindex, __u8 *since, __u32 here)
+/* Whether one direction of a flow passes this interface. `since`: when segments began to pass another
+ * one alone. */
+static __always_inline bool passes(__u32 ifindex, __u8 *since, __u32 here)
 {
-	__u8 now;
+	if (ifindex != here)
+		return false;
+	if (*since)
+		*since = 0;
+	return true;
+}
 
-	if (*ifindex == here) {
-		if (*since)
-			*since = 0;
-		return true;
-	}
-	now = (bpf_ktime_get_coarse_ns() / STRAY_NS) | 1;
+/* Whether segments have passed another interface alone for long enough, to which their route was moved. */
+static __always_inline bool has_moved(__u8 *since, __u32 here)
+{
+	__u8 now = (bpf_ktime_get_coarse_ns() / STRAY_NS) | 1;
+
 	note_client(here);
-	if (!*since) {
-		*since = now;
+	if (*since)
+		return (__u8)(now - *since) >= MOVES_AFTER;
+	*since = now;
+	return false;
+}
+
+/* Whether a segment has numbers of what is in flight: who does not see the flow has to guess them.
+ * `shown` has what it sends, in its receiver's view; what it acknowledges is within `acked` and `next`. */
+static __always_inline bool fits(const struct shown *shown, __u32 ack, __u32 acked, __u32 next)
+{
+	__u32 in_flight = *shown->next - shown->acked;
+
+	return (shown->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK && ack - acked <= next - acked &&
+	       shown->seq - shown->acked + GAP_MAX <= in_flight + 2 * GAP_MAX;
+}
+
+/* Whether the client's direction moves to this interface, by a segment of it: with the numbers of the flow,
+ * after silence at the former one, if this host would answer by this one. */
+GLOBAL int moves_in(struct __sk_buff *skb, struct packet_flow *entry, const struct view *view,
+		    __u32 l2_bytes)
+{
+	struct shown shown = {};
+	struct packet *pkt;
+
+	if (!entry || !view)
 		return false;
+	pkt = parse_segment(skb, view, 0, l2_bytes);
+	if (!pkt)
+		return false;
+	shown.acked = entry->server_ack;
+	shown.next = &entry->client_next;
+	shown.seq = view->seq + entry->client_seq_delta;
+	shown.flags = view->flags;
+	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->client_ack, entry->server_next) ||
+	    !has_moved(&entry->strayed, skb->ifindex) || !routes_back(skb, pkt))
+		return false;
+	entry->ifindex = skb->ifindex;
+	entry->strayed = 0;
+	if (pkt->l2_bytes)
+		bpf_skb_load_bytes(skb, 0, entry->link, sizeof(entry->link));
+	return true;
+}
+
+/* Whether the server's direction does. This host has routed the segment here. */
+GLOBAL int moves_out(struct __sk_buff *skb, struct packet_flow *entry, const struct view *view,
+		     __u32 l2_bytes)
+{
+	struct shown shown = {};
+	struct packet *pkt;
+
+	if (!entry || !view)
+		return false;
+	pkt = parse_segment(skb, view, 1, l2_bytes);
+	if (!pkt)
+		return false;
+	shown.acked = entry->client_ack;
+	shown.next = &entry->server_next;
+	shown.seq = view->seq + entry->seq_delta;
+	shown.flags = view->flags;
+	if (entry->state != PACKET_OPEN) {
+		/* The server has shown no number yet. */
+		shown.seq = entry->client_ack;
+		shown.flags &= ~TCP_SYN;
 	}
-	if ((__u8)(now - *since) < MOVES_AFTER)
+	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->server_ack, entry->client_next) ||
+	    !has_moved(&entry->out_strayed, skb->ifindex))
 		return false;
-	*ifindex = here;
-	*since = 0;
+	entry->out_ifindex = skb->ifindex;
+	entry->out_strayed = 0;
 	return true;
 }
 
@@ -269,12 +354,15 @@ static __always_inline int carry_in(struct __sk_buff *skb)
 	if (!has_relayed() && !may_have_clients(ifindex))
 		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
-	if (!entry || entry->state == PACKET_LEARNING)
+	if (!entry)
 		return NEXT;
+	if (entry->state == PACKET_LEARNING)
+		return view.turned == entry->turned ? confirm(skb, &view.key, entry, &view) : NEXT;
 	if (view.turned != entry->turned)
 		/* The server's: translated where it leaves to the client. */
 		return PASS;
-	if (!passes(&entry->ifindex, &entry->strayed, ifindex))
+	if (!passes(entry->ifindex, &entry->strayed, ifindex) &&
+	    !moves_in(skb, entry, &view, device->l2_bytes))
 		return NEXT;
 	if (entry->state == PACKET_OPEN)
 		return translate_in(skb, entry, view.at, view.bytes);
@@ -294,40 +382,86 @@ int packet_in(struct __sk_buff *skb)
 	return verdict == PASS ? NEXT : verdict;
 }
 
-/* Turns a repeated SYN-ACK into a keepalive of the client, whose answer validates it
- * (RFC 9293 section 3.8.4). The server may be the first to send data. */
+/* Turns a repeated SYN-ACK, whose header and options the scratch area has, into a keepalive of the client
+ * (RFC 9293 section 3.8.4). Its answer validates it: the server may be the first to send data. If it is validated
+ * and the node's ACK was lost, its answer is that, with its time and numbers of now. */
 GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 			struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
-	__u32 at;
+	struct translation how = {};
+	__u32 window;
+	__u8 *to;
 
 	if (!pkt || !entry || !scratch)
 		return DROP;
-	at = tcp_at(pkt->family, pkt->l2_bytes);
-	if (!load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
-		return DROP;
-	write_number(scratch->header.after + 4, entry->node_isn);
-	scratch->header.after[TCP_FLAGS_AT] = TCP_ACK;
+	to = scratch->header.after;
+	write_number(to + TCP_SEQ_AT, entry->node_isn);
+	to[TCP_FLAGS_AT] = TCP_ACK;
+	how.narrow = entry->promised_shift;
+	window = scaled(bpf_ntohs(pkt->tcp.window), &how);
+	to[14] = window >> 8;
+	to[15] = window;
 	for (int i = sizeof(struct tcphdr); i < TCP_HEADER_MAX; i++)
-		scratch->header.after[i] = i < (int)scratch->header.bytes ? TCP_OPTION_NOP : 0;
-	store_header(skb, &scratch->header, at);
+		to[i] = i < (int)scratch->header.bytes ? TCP_OPTION_NOP : 0;
+	/* It has room for them: the SYN-ACK had them too. */
+	if (entry->granted & OFFERS_TIMESTAMPS && scratch->options.ts_at) {
+		to[22] = TCP_OPTION_TIMESTAMPS;
+		to[23] = 10;
+		write_number(to + 24, scratch->options.ts_value + entry->ts_delta);
+		write_number(to + 28, scratch->options.ts_echo);
+	}
+	store_header(skb, &scratch->header, tcp_at(pkt->family, pkt->l2_bytes));
 	return PASS;
 }
 
 /* Stores the contents of the server's SYN-ACK. */
-static __always_inline void accept(struct packet_flow *entry, const struct packet *pkt,
-				   const struct read_options *options)
+static __always_inline void accept(struct __sk_buff *skb, struct packet_flow *entry,
+				   const struct packet *pkt, const struct read_options *options)
 {
-	__u8 lost = entry->promised & ~options->offers;
-
+	entry->answers_from = skb->ingress_ifindex;
 	entry->granted = options->offers & entry->promised;
 	entry->server_shift = options->shift;
 	entry->seq_delta = entry->node_isn - bpf_ntohl(pkt->tcp.seq);
 	if (entry->granted & OFFERS_TIMESTAMPS)
 		entry->ts_delta = entry->node_ts - options->ts_value;
-	if (lost)
-		count(STAT_PACKET_MISMATCHES);
+}
+
+/* A segment of the server that acknowledges something else than the SYN, before that is answered: of an older
+ * connection with these addresses, or of who guards the server and asks whether the client is there. */
+static __always_inline int meet_older(struct __sk_buff *skb, const struct packet *pkt,
+				      struct packet_flow *entry)
+{
+	/* What was sent before the reset came shows nothing new, and another reset would end the new
+	 * connection in conntrack. */
+	if (entry->older == OLDER_RESET)
+		return DROP;
+	entry->older_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	entry->older = OLDER_SEEN;
+	/* Another host may have forged the SYN: the client has to answer first. */
+	return entry->state == PACKET_HELD ? renew(skb, pkt, entry) : NEXT;
+}
+
+/* A SYN-ACK that does not acknowledge the SYN of the flow. */
+GLOBAL int on_other_syn_ack(struct __sk_buff *skb, const struct packet *pkt,
+			    struct packet_flow *entry)
+{
+	struct packet_scratch *scratch = scratch_area();
+	__u32 ack;
+
+	if (!pkt || !entry || !scratch)
+		return NEXT;
+	ack = bpf_ntohl(pkt->tcp.ack_seq);
+	if (ack == entry->other_isn + 1 && entry->other_isn != entry->client_isn &&
+	    (entry->state == PACKET_OPEN || entry->state == PACKET_HELD)) {
+		/* A new connection: the server has lost the old one. Only for a SYN that has passed. */
+		close_early(&scratch->key, entry);
+		bpf_map_delete_elem(&packet_flows, &scratch->key);
+		return NEXT;
+	}
+	return entry->state == PACKET_ANSWERED || entry->state == PACKET_HELD ?
+		       meet_older(skb, pkt, entry) :
+		       NEXT;
 }
 
 /* A SYN-ACK on its way to the client. */
@@ -337,52 +471,39 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	struct packet_scratch *scratch = scratch_area();
 	struct destination service;
 	__u32 state;
-	bool stays;
 
 	if (!pkt || !entry || !scratch)
 		return PASS;
-	service = service_from(&pkt->flow);
-	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1) {
-		/* A new connection: the server has lost the old one. Only for a SYN that has
-		 * passed, and from another interface: else anybody could end a flow with a forged
-		 * SYN-ACK. */
-		if (entry->state == PACKET_OPEN && skb->ingress_ifindex != entry->ifindex &&
-		    bpf_ntohl(pkt->tcp.ack_seq) == entry->other_isn + 1)
-			bpf_map_delete_elem(&packet_flows, &scratch->key);
-		return NEXT;
-	}
+	state = entry->state;
+	if (skb->ingress_ifindex == entry->ifindex)
+		/* From where the client is: of no server. Any client can forge that. */
+		return state == PACKET_LEARNING ? NEXT : DROP;
+	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1)
+		return on_other_syn_ack(skb, pkt, entry);
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4) || !is_whole(pkt, scratch, at))
 		return NEXT;
-	state = entry->state;
 	if (state == PACKET_LEARNING) {
-		stays = goes_on(&service, entry, bpf_ntohl(pkt->tcp.seq));
-		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
-		admit(&pkt->flow, entry);
-		if (stays)
-			return NEXT;
-		stop_learning(entry, PACKET_REMOVED);
-		bpf_map_delete_elem(&packet_flows, &scratch->key);
+		note_grant(skb, entry, pkt, &scratch->options);
 		return NEXT;
 	}
 	if (state == PACKET_ANSWERED || state == PACKET_HELD) {
-		accept(entry, pkt, &scratch->options);
+		service = service_from(&pkt->flow);
+		accept(skb, entry, pkt, &scratch->options);
 		note_mss(&pkt->flow, entry);
-		learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
-		if (entry->promised & ~scratch->options.offers &
-		    (OFFERS_SACK | OFFERS_TIMESTAMPS | OFFERS_WINDOW_SCALE))
-			mark_bad(&service);
+		/* Nobody has completed the handshake otherwise. */
+		if (state == PACKET_HELD)
+			learn_profile(&service, entry, bpf_ntohs(pkt->tcp.window));
 		if (change(entry, PACKET_ANSWERED, PACKET_ACCEPTED)) {
 			note_nearer(entry);
 			return DROP;
 		}
 		if (change(entry, PACKET_HELD, PACKET_OPEN))
-			note_opened(entry);
+			note_opened(entry, &service);
 		return turn_round(skb, pkt, entry);
 	}
-	if (state == PACKET_ACCEPTED)
+	if (state == PACKET_ACCEPTED || state == PACKET_OPEN)
 		return probe_client(skb, pkt, entry);
-	/* The node's ACK was lost. */
-	return state == PACKET_OPEN ? turn_round(skb, pkt, entry) : DROP;
+	return state == PACKET_CLOSED ? reset_server(skb, pkt, entry) : DROP;
 }
 
 /* Translates a segment of the server. */
@@ -442,23 +563,15 @@ GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
 					    __u32 at, struct packet_flow *entry)
 {
-	__u32 ack = bpf_ntohl(pkt->tcp.ack_seq);
-	bool fits = ack == entry->client_isn + 1;
+	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
 
 	if (!pkt->tcp.ack)
 		return NEXT;
+	if (skb->ingress_ifindex == entry->ifindex)
+		return DROP;
 	if (pkt->tcp.rst)
 		return fits ? on_refusal(skb, pkt, at, entry) : NEXT;
-	if (fits || entry->state == PACKET_ACCEPTED)
-		return NEXT;
-	/* The server still has an older connection with these addresses. What it sent before the reset
-	 * reached it shows nothing new, and another reset would end the new connection in conntrack. */
-	if (entry->older == OLDER_RESET)
-		return DROP;
-	entry->older_ack = ack;
-	entry->older = OLDER_SEEN;
-	/* Another host may have forged the SYN: the client has to answer first. */
-	return entry->state == PACKET_HELD ? renew(skb, pkt, entry) : NEXT;
+	return fits || entry->state == PACKET_ACCEPTED ? NEXT : meet_older(skb, pkt, entry);
 }
 
 SEC("classifier")
@@ -483,8 +596,10 @@ int packet_out(struct __sk_buff *skb)
 	if (!view_segment(skb, device->l2_bytes, &view))
 		return icmp_out(skb);
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
-	if (!entry || view.turned == entry->turned ||
-	    !passes(&entry->out_ifindex, &entry->out_strayed, ifindex))
+	if (!entry || view.turned == entry->turned)
+		return NEXT;
+	if (!passes(entry->out_ifindex, &entry->out_strayed, ifindex) &&
+	    !moves_out(skb, entry, &view, device->l2_bytes))
 		return NEXT;
 	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN)) {
 		if (!entry->is_long && is_long(entry, view.seq))

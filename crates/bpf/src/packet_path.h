@@ -14,7 +14,7 @@
 /* Preallocated: the allocator would cost more than the copy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2048);
+	__uint(max_entries, PACKET_HELD_ALL);
 	__type(key, struct packet_held_key);
 	__type(value, struct packet_held);
 } packet_held SEC(".maps");
@@ -55,6 +55,10 @@ SETTING(setting_budget);
 SETTING(setting_reserve);
 SETTING(setting_prefix_budget);
 
+/* Bytes by which a segment may be ahead of what its sender has sent, or behind. Who does not see the flow
+ * has to guess its numbers; what is lost before this host is sent again, and closes the gap. */
+#define GAP_MAX (1 << 18)
+
 /* The options of a segment, and where they are in its header; 0: nowhere. */
 struct read_options {
 	__u32 mss_at;
@@ -67,6 +71,7 @@ struct read_options {
 	__u8 shift;
 	__u8 offers; /* OFFERS_* */
 	__u32 unknown; /* there is an option that the packet path does not carry in a SYN */
+	__u32 hurries; /* its client sends data with the SYN, or asks for leave to (TCP Fast Open) */
 };
 
 /* A segment to make. */
@@ -97,6 +102,7 @@ struct packet_scratch {
 	__u8 forwarded[64]; /* the TCP header of the SYN that the server gets */
 	struct read_options options;
 	struct packet_held held;
+	struct packet_held_key held_key; /* of it */
 	struct segment segment;
 	__u8 made[40]; /* the TCP header of a segment */
 };
@@ -195,22 +201,28 @@ static __always_inline __u64 prefix_of_flow(const struct packet_key *key,
 	return prefix_of(entry->turned ? &key->second : &key->first);
 }
 
+/* The budgets of a prefix, or NULL. */
+static __always_inline struct packet_prefix *prefix_record(__u64 key)
+{
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+	struct packet_prefix made = {};
+
+	if (prefix)
+		return prefix;
+	bpf_map_update_elem(&packet_prefixes, &key, &made, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&packet_prefixes, &key);
+}
+
 /* Takes a place in the half-open budget; false if there is none. */
 GLOBAL int enter_half_open(const struct packet *pkt)
 {
 	struct packet_control *control = control_of_node();
-	struct packet_prefix *prefix, made = {};
-	__u64 key;
+	struct packet_prefix *prefix;
 	__u32 most;
 
 	if (!pkt || !control)
 		return false;
-	key = prefix_of(&pkt->flow.client);
-	prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
-	if (!prefix) {
-		bpf_map_update_elem(&packet_prefixes, &key, &made, BPF_NOEXIST);
-		prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
-	}
+	prefix = prefix_record(prefix_of(&pkt->flow.client));
 	if (!prefix || prefix->half_open >= SET(setting_prefix_budget))
 		return false;
 	most = SET(setting_budget) + (prefix->validated ? SET(setting_reserve) : 0);
@@ -239,6 +251,29 @@ static __always_inline void leave_half_open(__u64 key, bool validated)
 		prefix->validated = true;
 }
 
+/* Of all held segments, the most of one prefix. */
+#define HELD_OF_PREFIX (PACKET_HELD_ALL / 4)
+
+/* Takes a place for a segment that is held; false if its prefix has too many. */
+static __always_inline bool enter_held(__u64 key)
+{
+	struct packet_prefix *prefix = prefix_record(key);
+
+	if (!prefix || prefix->held >= HELD_OF_PREFIX)
+		return false;
+	__sync_fetch_and_add(&prefix->held, 1);
+	return true;
+}
+
+/* Returns the places of so many. */
+static __always_inline void leave_held(__u64 key, __u32 pieces)
+{
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+
+	if (prefix && pieces)
+		__sync_fetch_and_sub(&prefix->held, (__s32)pieces);
+}
+
 /* Changes the state of a flow; true for the one caller that did it. */
 static __always_inline bool change(struct packet_flow *entry, __u32 from, __u32 to)
 {
@@ -253,6 +288,7 @@ static __always_inline bool is_half_open(__u32 state)
 /* Deletes what a flow holds. */
 struct discard {
 	struct packet_held_key key;
+	__u32 deleted;
 };
 
 /* The most pieces that a flow may hold. Some may be missing in between: what had no room
@@ -267,18 +303,20 @@ static __always_inline __u32 held_pieces(const struct packet_flow *entry)
 static long discard_piece(__u32 index, struct discard *discard)
 {
 	discard->key.index = index;
-	bpf_map_delete_elem(&packet_held, &discard->key);
+	if (!bpf_map_delete_elem(&packet_held, &discard->key))
+		discard->deleted += 1;
 	return 0;
 }
 
-GLOBAL int discard_held(const struct packet_key *key, __u32 pieces)
+GLOBAL int discard_held(const struct packet_key *key, const struct packet_flow *entry)
 {
 	struct discard discard = {};
 
-	if (!key)
+	if (!key || !entry)
 		return 0;
 	discard.key.flow = *key;
-	bpf_loop(pieces, discard_piece, &discard, 0);
+	bpf_loop(held_pieces(entry), discard_piece, &discard, 0);
+	leave_held(prefix_of_flow(key, entry), discard.deleted);
 	return 0;
 }
 
@@ -313,7 +351,15 @@ static __always_inline void close_early(const struct packet_key *key, struct pac
 
 	if (state != PACKET_CLOSED && change(entry, state, PACKET_CLOSED) && is_half_open(state))
 		leave_half_open(prefix_of_flow(key, entry), false);
-	discard_held(key, held_pieces(entry));
+	discard_held(key, entry);
+}
+
+/* Of TCP Fast Open (RFC 7413 section 4.1.1), also by the number of its time as an experiment. */
+static __always_inline bool is_fast_open(const __u8 *option, __u32 bytes)
+{
+	return option[0] == TCP_OPTION_FAST_OPEN ||
+	       (option[0] == TCP_OPTION_EXPERIMENT && bytes >= 4 && option[2] == 0xf9 &&
+		option[3] == 0x89);
 }
 
 /* Reads one option; 1 ends the walk. */
@@ -363,6 +409,7 @@ static long read_option(__u32 index, struct packet_scratch **area)
 	} else {
 		/* Also one that is repeated: receivers differ in which of them they believe. */
 		found->unknown = true;
+		found->hurries |= is_fast_open(option, bytes);
 	}
 	return 0;
 }

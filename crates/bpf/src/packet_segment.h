@@ -33,6 +33,16 @@ static __always_inline void swap_link_addresses(struct __sk_buff *skb, __u32 l2_
 	bpf_skb_store_bytes(skb, 0, to, sizeof(to), 0);
 }
 
+/* What the node sends for a client into its interface comes as from the client: without the mark, the
+ * priority and the time of the packet that became it, by which the host would route or filter it. */
+static __always_inline void as_from_client(struct __sk_buff *skb)
+{
+	skb->mark = 0;
+	skb->priority = 0;
+	bpf_set_hash_invalid(skb);
+	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
+}
+
 /* Writes the IP header of a segment of `bytes` bytes. */
 GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 bytes)
 {

@@ -123,7 +123,7 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 			leave_learning();
 		sweep->left -= 1;
 	}
-	discard_held(&key, held_pieces(entry));
+	discard_held(&key, entry);
 	if (state != PACKET_HELD)
 		bpf_map_delete_elem(&packet_flows, &key);
 	return 0;

@@ -158,6 +158,18 @@ static __always_inline bool is_routed(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
+/* A SYN that the packet path does not carry. Of a client that sends data with it the sockets would take a
+ * round trip, which forwarding does not. */
+static __always_inline int leave_unfit(struct packet_scratch *scratch, int request)
+{
+	count(STAT_PACKET_UNFIT);
+	if (!(request & REQUEST_SHORT) || !scratch->options.hurries)
+		return NEXT;
+	scratch->flow.state = PACKET_LEARNING;
+	bpf_map_delete_elem(&packet_flows, &scratch->key);
+	return PASS;
+}
+
 /* A SYN of a new flow; `again`: one with its addresses has ended. NEXT where the packet path
  * does not take it. */
 GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
@@ -180,16 +192,20 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_BLOCKED);
 	service = service_of(&pkt->flow);
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (!is_fit(skb, pkt, &scratch->options))
-		return leave(STAT_PACKET_UNFIT);
 	if (!is_routed(skb, pkt, profile, now) || has_socket(skb, pkt))
+		return leave(STAT_PACKET_LOCAL);
+	if (!is_fit(skb, pkt, &scratch->options))
+		return leave_unfit(scratch, request);
+	/* A SYN-ACK from the client's interface is none. */
+	if (profile && profile->answers_from == skb->ifindex)
 		return leave(STAT_PACKET_LOCAL);
 	if (profile && now < profile->bad_until_ns)
 		return leave(STAT_PACKET_BAD);
 	made = &scratch->flow;
 	describe(skb, pkt, scratch, now);
 	if (!profile || !has_tested(profile, scratch->options.offers, now))
-		return learn(&pkt->flow, again, false);
+		return routes_back(skb, pkt) ? learn(&pkt->flow, again, false) :
+					       leave(STAT_PACKET_CLIENT);
 	mss = profile->mss;
 	if (request & REQUEST_OBSERVED)
 		mss = admitted_mss(&pkt->flow, skb->ifindex, now);
@@ -293,8 +309,10 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	}
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4))
 		return NEXT;
-	if (!is_plain(pkt, at))
+	if (!is_plain(pkt, at)) {
+		scratch->options.hurries |= !scratch->options.unknown;
 		scratch->options.unknown = true;
+	}
 	if (!is_whole(pkt, scratch, at))
 		/* Its numbers are not the client's, which sends it again. */
 		return entry ? PASS : NEXT;

@@ -13,6 +13,8 @@
 #define TCP_OPTION_SACK_PERMITTED 4   /* RFC 2018 section 2 */
 #define TCP_OPTION_SACK 5	      /* RFC 2018 section 3 */
 #define TCP_OPTION_TIMESTAMPS 8	      /* RFC 7323 section 3 */
+#define TCP_OPTION_FAST_OPEN 34
+#define TCP_OPTION_EXPERIMENT 254     /* RFC 6994 */
 #define TCP_HEADER_MAX 60
 #define TCP_OPTIONS_MAX 40
 #define TCP_SEQ_AT 4

@@ -316,6 +316,8 @@ struct packet_flow {
 	__u16 client_wraps;
 	__u32 older_ack; /* what the server acknowledges of an older connection */
 	__u32 older;	 /* enum packet_older */
+	__u32 answers_from; /* interface by which the server's SYN-ACK came */
+	__u32 pad;
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
@@ -334,11 +336,14 @@ struct packet_profile {
 	__u32 routed_from; /* interface from which a look-up found a way through this host */
 	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
 	__u64 routed_ns; /* when */
+	__u32 answers_from; /* interface by which its SYN-ACK came */
+	__u32 pad;
 };
 
-/* The half-open flows of the packet path from a client prefix. */
+/* What a client prefix has of the budgets of the packet path. */
 struct packet_prefix {
 	__u32 half_open;
+	__s32 held; /* segments; below zero if the record was evicted and made anew */
 	__u32 validated; /* a client of it has completed a handshake */
 	__u32 rtt_us; /* from an answer to its acknowledgement: the longest recent time */
 };
@@ -372,6 +377,10 @@ struct packet_attempts {
 
 #define PACKET_HELD_MAX 16
 #define PACKET_PAYLOAD_MAX 1536
+/* Bytes of the pieces of a longer segment. */
+#define PACKET_PIECE 1448
+/* Segments held of all clients. */
+#define PACKET_HELD_ALL 2048
 
 struct packet_held_key {
 	struct packet_key flow;

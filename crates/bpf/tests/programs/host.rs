@@ -149,7 +149,11 @@ impl<'a> Host<'a> {
 
     /// Puts rules in force and returns their generation.
     pub(crate) fn obey(&mut self, rules: &[Rule]) -> u8 {
-        self.redirect.set_rules(rules, true, false).unwrap()
+        let generation = self.redirect.set_rules(rules, true, false).unwrap();
+        if let Some(error) = self.redirect.packet_path_error() {
+            panic!("{error:?}");
+        }
+        generation
     }
 
     /// Runs the program on a frame as if it had come in from the clients.

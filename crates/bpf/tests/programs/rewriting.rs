@@ -17,10 +17,13 @@ use posthaste_testkit::{Rng, schedules, seeds};
 
 use crate::host::{Host, SETTINGS, client_at, interface, on_host_with};
 use crate::packets::packets;
-use crate::segment::{FIN, Segment};
+use crate::segment::{ACK, FIN, Segment};
 use crate::wire::SOON;
 
+mod blind;
+mod made;
 mod options;
+mod plain;
 mod ports;
 mod random;
 mod reference;
@@ -65,6 +68,10 @@ fn ready(host: &mut Host<'_>) -> Ports {
         "neighbour replace fd00:0:0:1::2 lladdr 02:00:00:00:00:02 dev out0",
         "neighbour add 10.0.0.2 lladdr 02:00:00:00:00:02 dev in0",
         "neighbour add fd00::2 lladdr 02:00:00:00:00:02 dev in0",
+        "link set in0 mtu 9000",
+        "link set in1 mtu 9000",
+        "link set out0 mtu 9000",
+        "link set out1 mtu 9000",
     ];
     host.namespace.ip_batch(&lines.map(str::to_owned)).unwrap();
     host.obey(&[packets()]);
@@ -166,10 +173,21 @@ impl<'a> Test<'a> {
     /// A handshake that the node leaves as it is, and perhaps learns from.
     fn pass(&mut self, syn: &Segment, learns: Option<Offer>) -> Result<(), Slow> {
         self.expect_unchanged([vec![], vec![forwarded(syn)]])?;
-        let answer = self.syn_ack(syn);
+        let mut answer = self.syn_ack(syn);
+        while !Known::is_usual(&answer) {
+            answer = self.syn_ack(syn);
+        }
         let offload = self.offload();
         self.ports.server.send(&answer, offload);
         self.expect_unchanged([vec![forwarded(&answer)], vec![]])?;
+        let proof = Segment {
+            sequence: answer.acknowledgment,
+            acknowledgment: answer.sequence.wrapping_add(1),
+            options: vec![],
+            ..Segment::new(syn.from, syn.to, ACK)
+        };
+        self.ports.client.send(&proof, Offload::None);
+        self.expect_unchanged([vec![], vec![forwarded(&proof)]])?;
         if let Some(offer) = learns {
             let offered = [offer.shift.is_some(), offer.sack, offer.times.is_some()];
             self.known.learn(offered, &answer);
@@ -181,8 +199,8 @@ impl<'a> Test<'a> {
     fn carry(&mut self, syn: &Segment, offer: Offer) -> Result<(), Slow> {
         // A cable's MTU less the headers.
         let fits = match self.family {
-            Family::V4 => 1500 - 40,
-            Family::V6 => 1500 - 60,
+            Family::V4 => 9000 - 40,
+            Family::V6 => 9000 - 60,
         };
         let promise = self.known.promise(&offer, fits);
         let [to_client, to_server] = self.ports.collect();
@@ -211,8 +229,9 @@ impl<'a> Test<'a> {
             self.answer_first(&mut flow, &answer)?;
         } else {
             self.answer_last(&mut flow, &answer)?;
+            // The client has completed its handshake by then.
+            self.known.learn(promise.offered(), &answer);
         }
-        self.known.learn(promise.offered(), &answer);
         let grant = Offer::of(&answer).unwrap();
         self.is_bad = promise.sack && !grant.sack
             || promise.times && grant.times.is_none()
@@ -272,6 +291,12 @@ impl<'a> Test<'a> {
             self.ports.client.send(&proof, Offload::None);
             flow.hold(&proof, 1);
         }
+        if self.rng.once_in(4) {
+            // Who sees neither end does not know what the client acknowledges.
+            let mut blind = self.client_segment(flow, next, 0);
+            blind.acknowledgment = flow.isn.wrapping_add(2 + self.rng.below(u32::MAX - 2));
+            self.ports.client.send(&blind, Offload::None);
+        }
         for _ in 0..self.rng.below(8_u32) * self.rng.below(4_u32) {
             next = self.send_early(flow, next);
         }
@@ -327,10 +352,10 @@ impl<'a> Test<'a> {
     fn send_early(&mut self, flow: &mut Flow, next: u32) -> u32 {
         // Also of what the cables carry, in both families.
         let most =
-            usize::from(flow.promise.mss.min(1440)) - if flow.promise.times { 20 } else { 0 };
+            usize::from(flow.promise.mss.min(8940)) - if flow.promise.times { 20 } else { 0 };
         let length = self.rng.part_of(most);
         let mut segment = self.client_segment(flow, next, length);
-        let mut piece = most;
+        let mut piece = length;
         if self.rng.once_in(8) {
             segment.sequence = next.wrapping_add(self.rng.below(3_u32)).wrapping_sub(1);
         }
@@ -370,6 +395,11 @@ impl<'a> Test<'a> {
             let offload = self.offload();
             self.ports.client.send(&segment, offload);
             self.expect([&[], &[flow.up(&segment)]], "of the client")?;
+            if self.rng.once_in(8) {
+                let (answer, question) = flow.question();
+                self.ports.server.send(&answer, Offload::None);
+                self.expect([&[question], &[]], "a repeated answer")?;
+            }
             let back = self.server_segment(flow);
             let offload = self.offload();
             self.ports.server.send(&back, offload);

@@ -179,7 +179,8 @@ impl Test<'_> {
             sequence: self.number(),
             acknowledgment,
             window: self.rng.pick(&[0xffff, 502, 0]),
-            ..Segment::new(flow.syn.to, flow.syn.from, ACK)
+            // Who guards a server asks by a SYN-ACK (RFC 9293 section 3.10.7.3).
+            ..Segment::new(flow.syn.to, flow.syn.from, self.rng.pick(&[ACK, SYN | ACK]))
         }
     }
 

@@ -6,10 +6,12 @@
 use super::options::{Offer, Opt, read};
 use crate::segment::{ACK, FIN, RST, SYN, Segment};
 
-/// Segments that a flow holds until its server answers, and the longest that a client may send.
+/// Segments that a flow holds until its server answers, the longest that is held whole, and the pieces
+/// of longer ones.
 const HELD_MAX: usize = 16;
-const MSS_MAX: u16 = 1460;
-/// What an absent option means (RFC 9293 section 3.7.1).
+const WHOLE_MAX: usize = 1536;
+const PIECE: usize = 1448;
+/// What an absent option means (RFC 9293 section 3.7.1), and the least that is learned.
 const MSS_DEFAULT: u16 = 536;
 /// ECE and CWR (RFC 3168 section 6.1.1), and an urgent pointer's flag.
 const ECN: u8 = 0xc0;
@@ -50,11 +52,9 @@ impl Known {
         let grant = Offer::of(answer).expect("servers send nothing else");
         let mss = grant.mss.unwrap_or(MSS_DEFAULT);
         // Of what clients were granted, the least.
-        self.mss = if self.mss == 0 {
-            mss
-        } else {
-            self.mss.min(mss)
-        };
+        if self.mss == 0 || (MSS_DEFAULT..self.mss).contains(&mss) {
+            self.mss = mss;
+        }
         self.window = answer.window;
         let [shift, sack, times] = offered;
         if shift {
@@ -68,6 +68,12 @@ impl Known {
         }
     }
 
+    /// Whether a node learns from such an answer.
+    pub(super) fn is_usual(answer: &Segment) -> bool {
+        let mss = Offer::of(answer).and_then(|grant| grant.mss);
+        answer.window > 0 && mss.unwrap_or(MSS_DEFAULT) >= MSS_DEFAULT
+    }
+
     /// Whether it is known what is granted of an offer.
     pub(super) fn covers(&self, offer: &Offer) -> bool {
         self.mss != 0
@@ -78,8 +84,14 @@ impl Known {
 
     /// `fits`: the longest segment on the client's link.
     pub(super) fn promise(&self, offer: &Offer, fits: u16) -> Promise {
-        let mss = self.mss.min(fits).min(MSS_MAX);
-        let most = u32::from(mss) * u32::try_from(HELD_MAX).unwrap();
+        let mss = self.mss.min(fits);
+        let size = usize::from(mss);
+        let pieces = if size > WHOLE_MAX {
+            size.div_ceil(PIECE)
+        } else {
+            1
+        };
+        let most = HELD_MAX / pieces * size;
         Promise {
             mss,
             window: u16::try_from(most.min(self.window.into())).unwrap(),
@@ -221,6 +233,11 @@ impl Flow {
         }
         self.window = segment.window;
         self.note_time(Offer::of(&without_blocks(segment)).and_then(|offer| offer.times));
+        let piece = if piece > WHOLE_MAX {
+            PIECE
+        } else {
+            piece.max(1)
+        };
         let mut pieces: Vec<&[u8]> = segment.data.chunks(piece).collect();
         if pieces.is_empty() {
             pieces.push(&[]);
@@ -286,6 +303,22 @@ impl Flow {
             self.up(&segment)
         });
         released.collect()
+    }
+
+    /// The server's answer, and what the client gets if it is sent again: a question whether it is there,
+    /// which the client answers with numbers and time of its own (RFC 9293 section 3.8.4).
+    pub(super) fn question(&self) -> (Segment, Segment) {
+        let (answer, grant) = self.answer.as_ref().expect("the server has answered");
+        let times = self.time_delta().zip(grant.times);
+        let times = times.map(|(delta, (value, echo))| Opt::Times(value.wrapping_sub(delta), echo));
+        let question = Segment {
+            flags: ACK,
+            sequence: self.isn,
+            window: rescaled(answer.window, 0, self.promise.shift.unwrap_or(0)),
+            options: times.map_or(vec![], |times| times.bytes()),
+            ..forwarded(answer)
+        };
+        (answer.clone(), question)
     }
 
     /// The number of the server that stands for one of the node, less the latter.
