@@ -8,10 +8,10 @@ use crate::support::{SOON, deliver, kernel_counter, tcp_socket};
 
 /// What comes from the server's side is marked, and what has the mark does not go there.
 const MARKS: &str = "table inet marks {
-chain pre { type filter hook prerouting priority -150; policy accept;
+chain on_prerouting { type filter hook prerouting priority -150;
 iifname != \"c0\" meta mark set 5
 }
-chain fwd { type filter hook forward priority 0; policy accept;
+chain on_forward { type filter hook forward priority 0;
 iifname \"c0\" meta mark 5 counter drop
 }
 }
@@ -67,8 +67,7 @@ fn data_in_syns_reach_the_server() {
     fast_open(network.client(), "1").expect("a namespace has its own");
     // Of each listener.
     fast_open(network.server(), "0x403").expect("a namespace has its own");
-    let place = Place::new();
-    let node = place.start_with(network.node(0), AUTO);
+    let node = start_relaying_in(network.node(0), AUTO);
     until_ready(&network, &node, &listener);
     let relays = counter(&node, "relays_opened");
     let taken = || kernel_counter(network.server(), "TcpExt", "TCPFastOpenPassive");
