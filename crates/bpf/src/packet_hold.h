@@ -290,7 +290,7 @@ GLOBAL int reset_server(struct __sk_buff *skb, const struct packet *pkt,
 
 /* Resets an older connection that the server still has with these addresses, as a client in SYN-SENT
  * would (RFC 9293 section 3.10.7.3), and sends the SYN again behind the reset. Once until the timer sends
- * the SYN: a server need not believe the reset (RFC 1337). Who guards a server asks in this way whether
+ * the SYN: a server need not believe the reset (RFC 1337). What guards a server tests in this way whether
  * its client is there. */
 GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_flow *entry)
 {

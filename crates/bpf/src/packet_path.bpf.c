@@ -428,7 +428,7 @@ static __always_inline void accept(struct __sk_buff *skb, struct packet_flow *en
 }
 
 /* A segment of the server that acknowledges something else than the SYN, before that is answered: of an older
- * connection with these addresses, or of who guards the server and asks whether the client is there. */
+ * connection with these addresses, or of what guards the server and tests whether the client is there. */
 static __always_inline int meet_older(struct __sk_buff *skb, const struct packet *pkt,
 				      struct packet_flow *entry)
 {

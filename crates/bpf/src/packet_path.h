@@ -71,7 +71,7 @@ struct read_options {
 	__u8 shift;
 	__u8 offers; /* OFFERS_* */
 	__u32 unknown; /* there is an option that the packet path does not carry in a SYN */
-	__u32 hurries; /* its client sends data with the SYN, or asks for leave to (TCP Fast Open) */
+	__u32 hurries; /* its client sends data with the SYN, or wants to (TCP Fast Open) */
 };
 
 /* A segment to make. */

@@ -131,7 +131,7 @@ fn flows_move_with_their_clients() {
     });
 }
 
-/// An answer that no server gives: it would stall whoever was promised the same.
+/// An answer that no server gives: it would stall all clients that were promised the same.
 fn poison(syn: &Segment) -> Segment {
     let options = [Opt::Mss(1400), Opt::Shift(14)];
     Segment {
@@ -141,16 +141,16 @@ fn poison(syn: &Segment) -> Segment {
 }
 
 // promise: PK4
-/// A client that answers its own SYNs teaches nothing about the service.
+/// A client that answers its own SYNs shows nothing of the service.
 #[test]
 fn clients_answer_for_no_server() {
     on_ready_hosts(|_, test| {
-        let (syn, _) = test.knock(1);
+        let (syn, _) = test.request(1);
         let forged = poison(&syn);
         test.ports.client.send(&forged, Offload::None);
         test.ports.client.send(&proof(&forged), Offload::None);
         test.ports.discard();
-        assert_eq!(test.knock(2).1, None, "it has learned from the client");
+        assert_eq!(test.request(2).1, None, "it has learned from the client");
         // The server's own answer counts.
         test.complete(&syn_ack(&syn));
         let flow = test.answered(test.client(3));
@@ -165,16 +165,16 @@ fn clients_answer_for_no_server() {
         }
         test.ports.client.send(&early(&flow, &[]), Offload::None);
         assert_eq!(seen(test.ports), [vec![], vec![]], "it is not open");
-        assert!(test.knock(4).1.is_some(), "the service counts as bad");
+        assert!(test.request(4).1.is_some(), "the service counts as bad");
     });
 }
 
 // promise: PK4
 /// The node learns what a server grants once the client has acknowledged that.
 #[test]
-fn handshakes_teach_once_they_are_complete() {
+fn handshakes_count_once_they_are_complete() {
     on_ready_hosts(|_, test| {
-        let (syn, _) = test.knock(1);
+        let (syn, _) = test.request(1);
         let answer = syn_ack(&syn);
         test.ports.server.send(&answer, Offload::None);
         let proof = proof(&answer);
@@ -196,10 +196,10 @@ fn handshakes_teach_once_they_are_complete() {
         }
         test.ports.server.send(&proof, Offload::None);
         test.ports.discard();
-        assert_eq!(test.knock(2).1, None, "the handshake is not complete");
+        assert_eq!(test.request(2).1, None, "the handshake is not complete");
         test.ports.client.send(&proof, Offload::None);
         test.ports.discard();
-        let (syn, answer) = test.knock(3);
+        let (syn, answer) = test.request(3);
         let answer = answer.expect("the node knows the server");
         let flow = answered(&syn, &answer);
         assert_eq!(meaning(&answer), meaning(&flow.to_client(&syn)));
@@ -209,17 +209,17 @@ fn handshakes_teach_once_they_are_complete() {
 // promise: PK4
 /// What no usual server grants is promised to nobody.
 #[test]
-fn odd_answers_teach_nothing() {
+fn odd_answers_count_for_nothing() {
     for (mss, window) in [(36, 60_000), (1400, 0)] {
         on_ready_hosts(|_, test| {
-            let (syn, _) = test.knock(1);
+            let (syn, _) = test.request(1);
             let answer = Segment {
                 options: layout(&[Opt::Mss(mss)]),
                 window,
                 ..syn_ack(&syn)
             };
             test.complete(&answer);
-            assert_eq!(test.knock(2).1, None, "{mss}, {window}");
+            assert_eq!(test.request(2).1, None, "{mss}, {window}");
         });
     }
 }

@@ -46,7 +46,7 @@ fn resets_end_flows_that_are_held() {
         test.ports.server.send(&answer, Offload::None);
         assert_eq!(seen(test.ports), [vec![], vec![flow.reset_of(&answer)]]);
         let again = syn(test.client(2), test.server).sequence(77);
-        assert!(test.knock_with(again).1.is_some(), "the port is not free");
+        assert!(test.connect_by(again).1.is_some(), "the port is not free");
     });
 }
 
@@ -85,7 +85,7 @@ fn new_connections_replace_flows_that_are_held() {
         test.learn();
         let (flow, _) = test.held(test.client(2));
         let anew = syn(flow.syn.from, flow.syn.to).sequence(77);
-        assert_eq!(test.knock_with(anew.clone()).1, None);
+        assert_eq!(test.connect_by(anew.clone()).1, None);
         let answer = syn_ack(&anew);
         test.ports.server.send(&answer, Offload::None);
         assert_eq!(seen(test.ports), [vec![forwarded(&answer)], vec![]]);
@@ -117,7 +117,7 @@ fn clients_acknowledge_repeated_answers() {
 #[test]
 fn long_segments_are_promised_and_held() {
     on_ready_hosts(|_, test| {
-        let (first, _) = test.knock(1);
+        let (first, _) = test.request(1);
         let long = |syn: &Segment| Segment {
             options: layout(&[
                 Opt::Mss(8900),
@@ -128,7 +128,7 @@ fn long_segments_are_promised_and_held() {
             ..syn_ack(syn)
         };
         test.complete(&long(&first));
-        let (syn, answer) = test.knock(2);
+        let (syn, answer) = test.request(2);
         let answer = answer.expect("the node knows the server");
         let offer = Offer::of(&answer).unwrap();
         assert_eq!((offer.mss, answer.window), (Some(8900), 17_800));

@@ -84,7 +84,7 @@ impl Test<'_> {
     }
 
     /// Sends a SYN, which the server gets; the node's answer to it, if there is one.
-    pub(super) fn knock_with(&self, syn: Segment) -> (Segment, Option<Segment>) {
+    pub(super) fn connect_by(&self, syn: Segment) -> (Segment, Option<Segment>) {
         self.ports.client.send(&syn, Offload::None);
         let [mut to_client, to_server] = self.ports.collect();
         let forwarded = to_server.iter().filter(|segment| segment.flags == SYN);
@@ -93,8 +93,8 @@ impl Test<'_> {
     }
 
     /// The same from a port of the usual client.
-    pub(super) fn knock(&self, port: u16) -> (Segment, Option<Segment>) {
-        self.knock_with(syn(self.client(port), self.server))
+    pub(super) fn request(&self, port: u16) -> (Segment, Option<Segment>) {
+        self.connect_by(syn(self.client(port), self.server))
     }
 
     /// Completes a handshake by this answer of the server, which the node forwards.
@@ -106,14 +106,14 @@ impl Test<'_> {
 
     /// Has the node learn what the server grants.
     pub(super) fn learn(&self) {
-        let (syn, answer) = self.knock(1);
+        let (syn, answer) = self.request(1);
         assert_eq!(answer, None, "nothing is known");
         self.complete(&syn_ack(&syn));
     }
 
     /// A flow that the node has answered.
     pub(super) fn answered(&self, client: SocketAddr) -> Flow {
-        let (syn, answer) = self.knock_with(syn(client, self.server));
+        let (syn, answer) = self.connect_by(syn(client, self.server));
         answered(&syn, &answer.expect("the node knows the server"))
     }
 

@@ -179,7 +179,7 @@ impl Test<'_> {
             sequence: self.number(),
             acknowledgment,
             window: self.rng.pick(&[0xffff, 502, 0]),
-            // Who guards a server asks by a SYN-ACK (RFC 9293 section 3.10.7.3).
+            // What guards a server tests its client by a SYN-ACK (RFC 9293 section 3.10.7.3).
             ..Segment::new(flow.syn.to, flow.syn.from, self.rng.pick(&[ACK, SYN | ACK]))
         }
     }
