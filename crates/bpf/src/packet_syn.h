@@ -197,7 +197,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	if (!is_fit(skb, pkt, &scratch->options))
 		return leave_unfit(scratch, request);
 	/* A SYN-ACK from the client's interface is none. */
-	if (profile && profile->answers_from == skb->ifindex)
+	if (profile && profile->answers_from == (__u16)skb->ifindex)
 		return leave(STAT_PACKET_LOCAL);
 	if (profile && now < profile->bad_until_ns)
 		return leave(STAT_PACKET_BAD);

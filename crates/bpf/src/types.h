@@ -315,9 +315,9 @@ struct packet_flow {
 	__u16 server_wraps;
 	__u16 client_wraps;
 	__u32 older_ack; /* what the server acknowledges of an older connection */
-	__u32 older;	 /* enum packet_older */
-	__u32 answers_from; /* interface by which the server's SYN-ACK came */
-	__u32 pad;
+	__u16 answers_from; /* low bits of the interface by which the server's SYN-ACK came */
+	__u8 older;	 /* enum packet_older */
+	__u8 pad;
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
@@ -336,7 +336,7 @@ struct packet_profile {
 	__u32 routed_from; /* interface from which a look-up found a way through this host */
 	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
 	__u64 routed_ns; /* when */
-	__u32 answers_from; /* interface by which its SYN-ACK came */
+	__u32 answers_from; /* low bits of the interface by which its SYN-ACK came */
 	__u32 pad;
 };
 
