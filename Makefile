@@ -40,8 +40,8 @@ lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too,
 	$(CARGO) test --package posthaste-documents
 	$(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features --features invariants -- -D warnings
 
-unit: ## unit tests (those of the eBPF programs need root)
-	$(CARGO) test --workspace --lib --bins --test congestion
+unit: ## unit tests and those of workers in process (some need root)
+	$(CARGO) test --workspace --lib --bins --test congestion --test worker
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
 	$(CARGO) run --package posthaste-suite -- -- --workspace --test e2e --test programs
