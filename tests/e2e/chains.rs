@@ -10,7 +10,7 @@ mod lookup;
 mod loops;
 mod refusals;
 mod reroutes;
-mod streams;
+mod source_address;
 
 use posthaste_lab::link::Link;
 use posthaste_lab::network::{Family, Network};
@@ -111,30 +111,29 @@ impl Plan<'_> {
 #[test]
 fn chain_in_every_mode() {
     let network = line_of(3);
-    for accept in MODES {
-        for hops in Family::ALL {
-            let plan = Plan {
-                accept,
-                hops,
-                ..Plan::of(3)
-            };
-            let nodes = plan.start(&network);
-            for (count, family) in (1..).zip(Family::ALL) {
-                let listener = listen(network.server(), PORT);
-                let mut pair = Pair::open(&network, family, &listener);
-                payload::send(&mut pair.client, 1, 300_000).expect("bytes leave");
-                payload::receive(&mut pair.server, 1, 300_000).expect("bytes arrive");
-                payload::send(&mut pair.server, 2, 300_000).expect("bytes leave");
-                payload::receive(&mut pair.client, 2, 300_000).expect("bytes arrive");
-                pair.close_client_first();
-                for node in &nodes {
-                    until_ended(node, "finished", count);
-                    assert_eq!(counter(node, "relays_opened"), count, "{accept} {hops}");
-                }
-                assert_eq!(counter(&nodes[0], "hops_cold"), count);
-                assert_eq!(counter(&nodes[1], "hops_cold"), count);
-                assert_eq!(counter(&nodes[2], "hops_cold"), 0);
+    let [v4, v6] = Family::ALL;
+    for (accept, hops) in MODES.into_iter().zip([v4, v6, v4]) {
+        let plan = Plan {
+            accept,
+            hops,
+            ..Plan::of(3)
+        };
+        let nodes = plan.start(&network);
+        for (count, family) in (1..).zip(Family::ALL) {
+            let listener = listen(network.server(), PORT);
+            let mut pair = Pair::open(&network, family, &listener);
+            payload::send(&mut pair.client, 1, 300_000).expect("bytes leave");
+            payload::receive(&mut pair.server, 1, 300_000).expect("bytes arrive");
+            payload::send(&mut pair.server, 2, 300_000).expect("bytes leave");
+            payload::receive(&mut pair.client, 2, 300_000).expect("bytes arrive");
+            pair.close_client_first();
+            for node in &nodes {
+                until_ended(node, "finished", count);
+                assert_eq!(counter(node, "relays_opened"), count, "{accept} {hops}");
             }
+            assert_eq!(counter(&nodes[0], "hops_cold"), count);
+            assert_eq!(counter(&nodes[1], "hops_cold"), count);
+            assert_eq!(counter(&nodes[2], "hops_cold"), 0);
         }
     }
 }

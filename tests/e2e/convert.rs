@@ -6,11 +6,9 @@
 
 mod failures;
 mod interop;
-mod own;
 mod refusals;
 mod syn;
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::{Family, Network};
@@ -85,97 +83,4 @@ fn families_of_client_and_server() {
         }
     }
     assert_eq!(listening.settle(), 4);
-}
-
-// promise: Q1
-#[test]
-fn request_byte_by_byte() {
-    let network = fixture();
-    let listening = ExplicitNode::start(&network, &converter(&network));
-    let servers = listen(network.server(), PORT);
-    for (count, family) in (1..).zip(Family::ALL) {
-        let request = message(&[&connect(server(&network, family), &[])]);
-        let (first, rest) = request.split_at(1);
-        let mut client = send_to(&network, listener(&network, 0, family), first);
-        for byte in rest {
-            client.write_all(&[*byte]).unwrap();
-        }
-        let (server, _) = accept(&servers);
-        assert_eq!(read(&mut client, 4), CONNECTED);
-        let mut pair = Pair { client, server };
-        pair.check();
-        pair.close_server_first();
-        until_ended(&listening.node, "finished", count);
-    }
-    assert_eq!(listening.settle(), 2);
-}
-
-/// Supported TCP Extensions (§6.2.4): SACK and timestamps.
-const EXTENSIONS: [u8; 8] = [21, 2, 0, 0, 4, 8, 0, 0];
-const INFO: [u8; 4] = [1, 1, 0, 0];
-
-// promise: Q3
-#[test]
-fn supported_options_reported() {
-    let network = fixture();
-    let listening = ExplicitNode::start(&network, &converter(&network));
-    for family in Family::ALL {
-        let node = listener(&network, 0, family);
-        let mut client = send_to(&network, node, &message(&[&INFO]));
-        let received = crate::requests::receive_all(&mut client);
-        let expected = crate::requests::Received::and_closed(&message(&[&EXTENSIONS]));
-        assert_eq!(received, expected);
-    }
-    assert_eq!(listening.settle(), 0);
-}
-
-// promise: Q3
-#[test]
-fn connection_with_options() {
-    let network = fixture();
-    let listening = ExplicitNode::start(&network, &converter(&network));
-    let servers = listen(network.server(), PORT);
-    for family in Family::ALL {
-        let request = message(&[&INFO, &connect(server(&network, family), &[])]);
-        let mut client = send_to(&network, listener(&network, 0, family), &request);
-        let (server, _) = accept(&servers);
-        assert_eq!(read(&mut client, 12), message(&[&EXTENSIONS]));
-        let mut pair = Pair { client, server };
-        pair.check();
-        pair.close_client_first();
-    }
-    until_ended(&listening.node, "finished", 2);
-    assert_eq!(listening.settle(), 2);
-}
-
-// promise: Q3
-#[test]
-fn server_options_reported() {
-    let network = fixture();
-    let listening = ExplicitNode::start(&network, &converter(&network));
-    let servers = listen(network.server(), PORT);
-    for family in Family::ALL {
-        // SACK permitted, without a value; maximum segment size, which is passed over (§7.1).
-        let options = [4, 2, 2, 4, 1, 0];
-        let request = message(&[&connect(server(&network, family), &options)]);
-        let mut client = send_to(&network, listener(&network, 0, family), &request);
-        let (server, _) = accept(&servers);
-        let head = read(&mut client, 4);
-        let tlv = read(&mut client, 4 * usize::from(head[1]) - 4);
-        // Extended TCP Header (§6.2.6).
-        assert_eq!((head[0], &head[2..], tlv[0]), (1, &[0x22, 0x63][..], 20));
-        assert_eq!(usize::from(tlv[1]) * 4, tlv.len(), "nothing but that TLV");
-        let mss: u16 = if family == Family::V4 { 1460 } else { 1440 };
-        let [high, low] = mss.to_be_bytes();
-        let options = &tlv[4..];
-        for option in [&[2, 4, high, low][..], &[4, 2]] {
-            let found = options.windows(option.len()).any(|some| some == option);
-            assert!(found, "{option:?} in {options:?}");
-        }
-        let mut pair = Pair { client, server };
-        pair.check();
-        pair.close_client_first();
-    }
-    until_ended(&listening.node, "finished", 2);
-    assert_eq!(listening.settle(), 2);
 }

@@ -7,10 +7,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::payload;
-use crate::requests::{
-    ExplicitNode, KEY, explicit, fixture, listener, peer, receive_all, start_all,
-};
-use crate::support::{PORT, Pair, accept, counter, dial, listen, until, until_ended};
+use crate::requests::{ExplicitNode, fixture};
+use crate::support::{PORT, Pair, accept, counter, dial, listen, until_ended};
 
 /// Where clients connect to the first node.
 fn entrance(network: &Network, family: Family) -> SocketAddr {
@@ -93,77 +91,6 @@ fn fixed_beside_transit() {
     assert_eq!(counter(&node, "fixed_connections"), 2);
 }
 
-// promise: Q17
-#[test]
-fn refusal_resets_client() {
-    let network = fixture();
-    let config = format!(
-        "[transparent]\nenabled = false\n{}",
-        entrances(&network, Family::V6)
-    );
-    let listening = ExplicitNode::start(&network, &config);
-    for (count, ours) in (1..).zip(Family::ALL) {
-        let mut client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
-        assert!(receive_all(&mut client).reset, "{ours}");
-        until_ended(&listening.node, "upstream_refused", count);
-    }
-    listening.settle();
-}
-
-// promise: Q17
-#[test]
-fn rules_of_listeners() {
-    let network = fixture();
-    let config = format!(
-        "[transparent]\nenabled = false\n{}[[rule]]\nname = \"others\"\n[[rule]]\nname = \"no\"\n\
-         action = \"reject\"\nsources = [\"{}\"]\n",
-        entrances(&network, Family::V4),
-        network.client_address(Family::V6),
-    );
-    let listening = ExplicitNode::start(&network, &config);
-    let servers = listen(network.server(), PORT);
-    let mut client = dial(network.client(), entrance(&network, Family::V6)).expect("it accepts");
-    assert!(receive_all(&mut client).reset);
-    listening.until_denied(&network, "rule", 1);
-    let client = dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
-    let (server, _) = accept(&servers);
-    check(Pair { client, server });
-    listening.settle();
-}
-
-// promise: Q17
-#[test]
-fn fixed_over_chain() {
-    let network = fixture();
-    let servers = listen(network.server(), PORT);
-    let allowed = "[access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
-    for theirs in Family::ALL {
-        let first = format!(
-            "[node]\nid = 1\n[transparent]\nenabled = false\n{}{}\
-             [[chain]]\nname = \"two\"\nnodes = [\"node-1\"]\n\
-             [[route]]\nchains = [\"two\"]\ndirect = false\n",
-            entrances(&network, theirs),
-            peer(&network, 1, Family::V4),
-        );
-        let at = listener(&network, 0, Family::V4);
-        let second = format!(
-            "[node]\nid = 2\n{allowed}{}[[peer]]\nname = \"node-0\"\nid = 1\naddress = \"{at}\"\n\
-             key = \"{KEY}\"\npool_max = 0\n",
-            explicit(&network, 1),
-        );
-        let nodes: Vec<Node> = start_all(&network, [first, second].into_iter());
-        for ours in Family::ALL {
-            let client = dial(network.client(), entrance(&network, ours)).expect("it accepts");
-            let (server, from) = accept(&servers);
-            assert_eq!(from.ip(), network.calling_address(1, theirs));
-            check(Pair { client, server });
-        }
-        for node in &nodes {
-            until_ended(node, "finished", 2);
-        }
-    }
-}
-
 // promise: Q18
 #[test]
 fn listener_to_itself_refused() {
@@ -178,32 +105,4 @@ fn listener_to_itself_refused() {
         .start();
     let error = format!("{:#}", started.expect_err("it does not start"));
     assert!(error.contains("this node listens there itself"), "{error}");
-}
-
-// promise: Q17
-#[test]
-fn fixed_relays_bounded() {
-    let network = fixture();
-    let config = format!(
-        "[node]\nworkers = 1\nrelays_max = 8\n[transparent]\nenabled = false\n{}",
-        entrances(&network, Family::V4)
-    );
-    let listening = ExplicitNode::start(&network, &config);
-    let servers = listen(network.server(), PORT);
-    let dial = |_| dial(network.client(), entrance(&network, Family::V4)).expect("it accepts");
-    let mut clients: Vec<_> = (0..8).map(dial).collect();
-    let all = || counter(&listening.node, "relays_opened") + listening.denied(&network, "overload");
-    until("all have met the node", || all() == 8);
-    let served = counter(&listening.node, "relays_opened");
-    assert!((1..8).contains(&served), "{served}");
-    let at = usize::try_from(served).expect("a few");
-    for client in &mut clients.split_off(at) {
-        assert!(receive_all(client).reset, "it is turned away");
-    }
-    for client in clients {
-        let (server, _) = accept(&servers);
-        check(Pair { client, server });
-    }
-    until_ended(&listening.node, "finished", served);
-    listening.settle();
 }

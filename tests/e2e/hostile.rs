@@ -6,7 +6,6 @@
 mod flood;
 mod hops;
 mod requests;
-mod transit;
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,11 +15,8 @@ use posthaste_lab::rng::Rng;
 use posthaste_wire::auth::{AuthTag, Key, Nonce};
 use posthaste_wire::convert::{Connect, Request};
 use posthaste_wire::header::{ChainHeader, Endpoint, LoopGuard, NodeId};
-use posthaste_wire::segments::SegmentList;
 
-use crate::requests::{
-    ALLOWED, ExplicitNode, KEY, Received, explicit, listener, receive_all, send_to,
-};
+use crate::requests::{ALLOWED, ExplicitNode, KEY, explicit};
 use crate::support::{PORT, until};
 
 /// The node that receives requests, and the peer that the tests play.
@@ -62,67 +58,31 @@ fn nonce() -> Nonce {
     Nonce(bytes)
 }
 
-/// A request with an authentication tag, that of the peer unless a test changes it.
-struct Draft {
-    connect: Connect,
-    key: Key,
-    key_id: u32,
-    receiver: u64,
-    made_ms: u64,
-}
+/// A request of the peer.
+struct Draft(Connect);
 
 impl Draft {
-    fn to(destination: SocketAddr) -> Self {
+    fn to_server(network: &Network, family: Family) -> Self {
+        let destination = SocketAddr::new(network.server_address(family), PORT);
         let mut header = ChainHeader::to(Endpoint::new(destination).unwrap());
         header.guard = Some(LoopGuard::new(id(PEER)));
-        Self {
-            connect: Connect::new(header),
-            key: key(),
-            key_id: KEY_ID,
-            receiver: ME,
-            made_ms: unix_ms(),
-        }
-    }
-
-    fn to_server(network: &Network, family: Family) -> Self {
-        Self::to(SocketAddr::new(network.server_address(family), PORT))
-    }
-
-    /// The route continues over these nodes.
-    fn over(mut self, nodes: &[u64]) -> Self {
-        let segments = SegmentList::of(nodes.iter().map(|node| id(*node)));
-        self.connect.header.segments = segments.expect("few nodes");
-        self
+        Self(Connect::new(header))
     }
 
     fn encode(&self) -> Vec<u8> {
         let request = Request {
-            connect: Some(self.connect.clone()),
+            connect: Some(self.0.clone()),
             ..Request::default()
         };
         let auth = AuthTag {
-            key: &self.key,
-            key_id: self.key_id,
-            receiver: id(self.receiver),
-            now_ms: self.made_ms,
+            key: &key(),
+            key_id: KEY_ID,
+            receiver: id(ME),
+            now_ms: unix_ms(),
             nonce: nonce(),
         };
         request.encode(Some(&auth)).unwrap()
     }
-}
-
-/// Sends bytes to a node over each family and reads its answer: the node begins no flow, counts
-/// the refusal under its reason, logs it with the sender's address, and keeps no state.
-fn expect(network: &Network, reason: &str, answer: &Received, hostile: impl Fn(Family) -> Vec<u8>) {
-    let listening = ExplicitNode::start(network, &config(network));
-    for (count, family) in (1..).zip(Family::ALL) {
-        let mut stream = send_to(network, listener(network, 0, family), &hostile(family));
-        let from = stream.local_addr().unwrap();
-        assert_eq!(receive_all(&mut stream), *answer, "{family}");
-        listening.until_denied(network, reason, count);
-        until_logged(&listening, from, reason);
-    }
-    assert_eq!(listening.settle(), 0, "no flow was begun");
 }
 
 /// Waits for the log line of a denial.

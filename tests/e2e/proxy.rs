@@ -8,9 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use posthaste_lab::network::Family;
 
-use crate::chains::{Plan, line_of};
 use crate::payload;
-use crate::requests::{ExplicitNode, explicit, fixture, listener, read, send_to};
+use crate::requests::read;
 use crate::support::{MODES, PORT, Pair, deliver, line, listen, start_relaying, until_ended};
 
 /// A rule that sends PROXY protocol headers to servers.
@@ -73,68 +72,4 @@ fn proxy_header_names_client() {
             until_ended(&node, "finished", 2 * (count + 1));
         }
     }
-}
-
-// promise: Q13
-#[test]
-fn last_node_sends_header() {
-    let network = line_of(3);
-    let servers = listen(network.server(), PORT);
-    for (hops, warm) in [(Family::V4, true), (Family::V6, false)] {
-        for accept in MODES {
-            let plan = Plan {
-                accept,
-                hops,
-                warm,
-                ..Plan::of(3)
-            };
-            // All nodes have the rule; only the last one has a server.
-            let configs = (0..3).map(|node| {
-                let rule = format!("{RULE}accept = \"{accept}\"\n");
-                plan.config(&network, node) + &rule
-            });
-            let nodes = crate::requests::start_all(&network, configs);
-            for family in Family::ALL {
-                for server_first in [false, true] {
-                    let pair = Pair::open(&network, family, &servers);
-                    let client = pair.client_address();
-                    let destination = pair.client.peer_addr().unwrap();
-                    expect_header(pair, client, destination, server_first);
-                }
-            }
-            for node in &nodes {
-                until_ended(node, "finished", 4);
-            }
-        }
-    }
-}
-
-// promise: Q13
-#[test]
-fn convert_client_in_header() {
-    let network = fixture();
-    let all = "[\"10.0.0.0/8\", \"fd00::/8\"]";
-    let config = format!(
-        "[node]\nid = 1\n[access]\nclients = {all}\ndestinations = {all}\n{}{RULE}",
-        explicit(&network, 0)
-    );
-    let listening = ExplicitNode::start(&network, &config);
-    let servers = listen(network.server(), PORT);
-    let mut count = 0;
-    for ours in Family::ALL {
-        for theirs in Family::ALL {
-            let destination = SocketAddr::new(network.server_address(theirs), PORT);
-            let tlv = crate::convert::connect(destination, &[]);
-            let request = crate::convert::message(&[&tlv]);
-            let mut client = send_to(&network, listener(&network, 0, ours), &request);
-            let (server, _) = crate::support::accept(&servers);
-            assert_eq!(read(&mut client, 4), [1, 1, 0x22, 0x63]);
-            let pair = Pair { client, server };
-            let from = pair.client_address();
-            expect_header(pair, from, destination, count % 2 == 0);
-            count += 1;
-            until_ended(&listening.node, "finished", count);
-        }
-    }
-    assert_eq!(listening.settle(), 4);
 }

@@ -14,9 +14,9 @@ use crate::operations::affinity;
 use crate::pitfalls::{complaints, doctor_for};
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, SOON, accept, counter, deliver, detail, dial, ended, errno, expect_end,
-    expect_reset, firewall, firewall_text, listen, network, remove_firewall, reset,
-    start_relaying_in, stop_listening, target, until, until_ended,
+    PORT, Pair, SOON, accept, counter, deliver, dial, ended, expect_end, expect_reset, firewall,
+    firewall_text, listen, network, remove_firewall, reset, start_relaying_in, target, until,
+    until_ended,
 };
 
 /// Drops what is not TCP.
@@ -231,39 +231,6 @@ fn transfer(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
 
 // promise: K20
 #[test]
-fn flows_take_streams() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    for mode in MODES {
-        for hops in Family::ALL {
-            let nodes = start(&network, mode, hops);
-            until_up(&nodes);
-            for (count, family) in (1..).zip(Family::ALL) {
-                let mut pair = Pair::open(&network, family, &listen(network.server(), PORT));
-                pair.check();
-                let shown = detail(&nodes[0], &pair);
-                let remote = &shown["upstream"]["tunnel"]["remote"];
-                assert_eq!(
-                    *remote,
-                    listener(&network, 1, hops).to_string(),
-                    "{shown:#}"
-                );
-                match family {
-                    Family::V4 => pair.close_client_first(),
-                    Family::V6 => pair.close_server_first(),
-                }
-                for node in &nodes {
-                    until_ended(node, "finished", count);
-                }
-                assert_eq!(counter(&nodes[0], "hops_quic"), count, "{mode} {hops}");
-            }
-            let others = ["hops_warm", "hops_cold"].map(|name| counter(&nodes[0], name));
-            assert_eq!(others, [0, 0], "{mode} {hops}");
-        }
-    }
-}
-
-// promise: K20
-#[test]
 fn bytes_cross_a_lossy_hop() {
     let network = far(0.05);
     for family in Family::ALL {
@@ -301,21 +268,6 @@ fn lost_bytes_follow_from_repair_symbols() {
 
 // promise: K20
 #[test]
-fn half_closed_flow_goes_on() {
-    let network = far(0.0);
-    let (nodes, listener) = ready(&network, "late", Family::V6);
-    let mut pair = Pair::open(&network, Family::V6, &listener);
-    pair.client.shutdown(Shutdown::Write).unwrap();
-    expect_end(&mut pair.server);
-    transfer(&mut pair.server, &mut pair.client, &[7; 300_000]);
-    drop(pair.server);
-    expect_end(&mut pair.client);
-    until_ended(&nodes[0], "finished", 1);
-    until_ended(&nodes[1], "finished", 1);
-}
-
-// promise: K20
-#[test]
 fn resets_pass_both_ways() {
     let network = far(0.02);
     let (nodes, listener) = ready(&network, "early", Family::V4);
@@ -331,24 +283,6 @@ fn resets_pass_both_ways() {
         until_ended(node, "downstream_reset", 1);
         until_ended(node, "upstream_reset", 1);
     }
-}
-
-// promise: K20
-#[test]
-fn refusals_pass_over_streams() {
-    let network = far(0.0);
-    let nodes = start(&network, "strict", Family::V4);
-    until_up(&nodes);
-    for family in Family::ALL {
-        let listener = listen(network.server(), 81);
-        let target = target(&network, family, &listener);
-        stop_listening(listener);
-        let dialled = dial(network.client(), target);
-        assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
-    }
-    until_ended(&nodes[0], "upstream_refused", 2);
-    until_ended(&nodes[1], "upstream_refused", 2);
-    assert_eq!(counter(&nodes[0], "hops_quic"), 2);
 }
 
 /// What the first node reports of the second.
@@ -494,29 +428,6 @@ fn doctor_finds_peers_that_udp_does_not_reach() {
         let address = listener(&network, 1, family).to_string();
         assert!(level == "warn" && words.contains(&address), "{words}");
         remove_firewall(network.node(1), "no-udp");
-    }
-}
-
-/// What `posthaste chains` reports of tunnels that do not open.
-#[test]
-fn reason_of_a_tunnel_that_does_not_open() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let config = |node| member(&network, node, "early", Family::V4);
-    let other_key = |text: String| text.replace(KEY, &KEY.chars().rev().collect::<String>());
-    for (other, why) in [
-        (
-            other_key(config(1)),
-            "the handshake fails, as with another key",
-        ),
-        (
-            config(1).replace("\"quic\"", "\"tcp\""),
-            "nothing listens there by UDP",
-        ),
-    ] {
-        let nodes = start_all(&network, [config(0), other].into_iter());
-        until(why, || {
-            peer(&nodes[0])["carried_by"]["why"] == format!("no tunnel is up: {why}")
-        });
     }
 }
 

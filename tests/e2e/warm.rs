@@ -9,8 +9,8 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, counter, detail, dial, errno, firewall_script, listen, network,
-    remove_firewall, start_relaying_in, stop_listening, target, until, until_ended,
+    MODES, PORT, Pair, counter, detail, firewall_script, listen, network, remove_firewall, until,
+    until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -44,28 +44,6 @@ fn start(network: &Network, accept: &str, family: Family, pool: &str) -> Vec<Nod
 fn waiting(node: &Node) -> u64 {
     let chains = node.admin_json("chains").expect("the node answers");
     chains["peers"][0]["waiting"].as_u64().expect("a number")
-}
-
-#[test]
-fn flows_take_warm_hops() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    for accept in MODES {
-        for hops in Family::ALL {
-            let nodes = start(&network, accept, hops, "pool_min = 4\n");
-            for (count, family) in (1..).zip(Family::ALL) {
-                until("hops wait", || waiting(&nodes[0]) >= 4);
-                let listener = listen(network.server(), PORT);
-                let mut pair = Pair::open(&network, family, &listener);
-                pair.check();
-                pair.close_client_first();
-                for node in &nodes {
-                    until_ended(node, "finished", count);
-                }
-                assert_eq!(counter(&nodes[0], "hops_warm"), count, "{accept} {hops}");
-                assert_eq!(counter(&nodes[0], "hops_cold"), 0);
-            }
-        }
-    }
 }
 
 /// Forgets the hops that a node has open: of those that it opens from now on, packets pass.
@@ -107,31 +85,6 @@ fn flows_leave_a_forgotten_hop() {
     }
 }
 
-// promise: F7
-/// Idle hops have authenticated once, and could open flows for as long as the peer pings.
-#[test]
-fn removed_peer_loses_its_idle_hops() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let other_key = format!("{:064x}", 7);
-    for is_removed in [true, false] {
-        let nodes = start(&network, "early", Family::V4, "pool_min = 2\n");
-        until("hops wait", || waiting(&nodes[0]) >= 2);
-        let config = member(&network, 1, "early", Family::V4, "");
-        let config = if is_removed {
-            let (before, rest) = config.split_once("[[peer]]").expect("it has a peer");
-            let (_, after) = rest.split_once("pool_max = 0\n").expect("its last key");
-            format!("{before}{after}")
-        } else {
-            config.replace(KEY, &other_key)
-        };
-        nodes[1]
-            .write_config(&config)
-            .expect("the file can be written");
-        nodes[1].admin("reload").expect("it is accepted");
-        until("they are closed", || waiting(&nodes[0]) == 0);
-    }
-}
-
 #[test]
 fn no_hop_left_goes_cold() {
     // A hop takes two round trips to replace, and flows come sooner.
@@ -158,42 +111,6 @@ fn no_hop_left_goes_cold() {
     pairs.into_iter().for_each(Pair::close_client_first);
     until_ended(&nodes[0], "finished", 3);
     until_ended(&nodes[1], "finished", 3);
-}
-
-#[test]
-fn refusals_over_warm_hops() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let nodes = start(&network, "strict", Family::V6, "pool_min = 4\n");
-    until("hops wait", || waiting(&nodes[0]) >= 4);
-    for family in Family::ALL {
-        let listener = listen(network.server(), 81);
-        let target = target(&network, family, &listener);
-        stop_listening(listener);
-        let dialled = dial(network.client(), target);
-        assert_eq!(errno(&dialled), Some(libc::ECONNREFUSED), "{family}");
-    }
-    until_ended(&nodes[0], "upstream_refused", 2);
-    until_ended(&nodes[1], "upstream_refused", 2);
-    assert_eq!(counter(&nodes[0], "hops_warm"), 2);
-}
-
-#[test]
-fn returning_node_dialed() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let mut nodes = start(&network, "early", Family::V4, "pool_min = 4\n");
-    until("hops wait", || waiting(&nodes[0]) >= 4);
-    nodes[1].kill().expect("it can be killed");
-    until("none waits", || waiting(&nodes[0]) == 0);
-    nodes[1] = start_relaying_in(
-        network.node(1),
-        &member(&network, 1, "early", Family::V4, ""),
-    );
-    until("hops wait again", || waiting(&nodes[0]) >= 4);
-    let listener = listen(network.server(), PORT);
-    let mut pair = Pair::open(&network, Family::V4, &listener);
-    pair.check();
-    pair.close_server_first();
-    until_ended(&nodes[0], "finished", 1);
 }
 
 /// The second node has another address for the first than the one it connects from, so only the
@@ -246,24 +163,4 @@ fn configured_window_first() {
     let segments = segments.as_u64().expect("a number");
     assert!((25..35).contains(&segments), "{segments}");
     pair.close_client_first();
-}
-
-#[test]
-fn accepted_hops_congestion_control() {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    for pool in ["pool_min = 2\n", "pool_max = 0\n"] {
-        let mut requested = member(&network, 1, "early", Family::V6, "");
-        // The default is that of the host, or BBR.
-        let at = requested.find("pool_max = 0\n").expect("it keeps no hops") + 13;
-        requested.insert_str(at, "[peer.socket]\ncongestion = \"reno\"\n");
-        let requester = member(&network, 0, "early", Family::V6, pool);
-        let nodes = start_all(&network, [requester, requested].into_iter());
-        let listener = listen(network.server(), PORT);
-        let mut pair = Pair::open(&network, Family::V4, &listener);
-        pair.check();
-        let detail = detail(&nodes[1], &pair);
-        assert_eq!(detail["downstream"]["congestion"], "reno", "{pool}");
-        assert_ne!(detail["upstream"]["congestion"], "reno", "{pool}");
-        pair.close_client_first();
-    }
 }
