@@ -37,7 +37,7 @@ pub(crate) struct Catalogue {
     /// Cargo's target directory.
     pub(crate) directory: PathBuf,
     pub(crate) tests: Vec<Test>,
-    /// How many tests are not run unless asked for.
+    /// How many tests are not run unless named.
     pub(crate) ignored: usize,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn build(words: &[String], filters: &[String]) -> Result<Catalogue> {
         ignored: 0,
     };
     for line in built.lines() {
-        let message = serde_json::from_str(line).context("read what cargo says")?;
+        let message = serde_json::from_str(line).context("read what cargo prints")?;
         if let Some(program) = program(&message) {
             catalogue.add(&program, filters)?;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a run says: each failure at once and with its output, the slowest tests, how long each took.
+//! What a run prints: each failure at once and with its output, the slowest tests, how long each took.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) const TIMES: &str = "test-times.tsv";
 /// How many of the slowest a summary names.
 const SLOWEST: usize = 10;
 
-/// Says what became of a test.
+/// Prints what became of a test.
 pub(crate) fn progress(outcome: &Outcome) {
     let name = outcome.test.full_name();
     let seconds = outcome.took.as_secs_f64();
@@ -30,7 +30,7 @@ pub(crate) fn progress(outcome: &Outcome) {
     }
 }
 
-/// Says what became of a run; whether everything passed and nothing is left.
+/// Prints what became of a run; whether everything passed and nothing is left.
 pub(crate) fn print(round: &Round, ignored: usize, left: &[String]) -> bool {
     let mut slowest: Vec<_> = round.outcomes.iter().collect();
     slowest.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
