@@ -88,8 +88,6 @@ impl Namespace {
             name,
             file,
         };
-        // A new namespace has it down, and local connections would fail.
-        namespace.ip("link set lo up")?;
         Ok(namespace)
     }
 
@@ -188,7 +186,12 @@ impl Namespace {
 
     /// Sets a sysctl, named with dots.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
-        self.run_in(|| set_sysctl(key, value))
+        self.sysctls(&[(key, value)])
+    }
+
+    /// Sets several sysctls, named with dots.
+    pub fn sysctls(&self, settings: &[(&str, &str)]) -> Result<()> {
+        self.run_in(|| set_all(settings))
     }
 }
 
@@ -213,16 +216,19 @@ fn run_inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
 
 /// Brings a new namespace into the state that all begin with; returns that of its file systems.
 fn prepare() -> Result<File> {
-    for (key, value) in SETTINGS {
-        set_sysctl(key, value)?;
-    }
+    set_all(SETTINGS)?;
+    // A new namespace has it down, and local connections would fail.
+    sys::bring_up("lo").context("bring up the loopback interface")?;
     Ok(sys::separate_mounts(BPF_FILE_SYSTEM)?)
 }
 
-/// Sets a sysctl of the calling thread's namespace.
-fn set_sysctl(key: &str, value: &str) -> Result<()> {
-    // /proc/sys/net shows the namespace of the thread that opens the file.
-    fs::write(sysctl_path(key), value).with_context(|| format!("set {key} to {value}"))
+/// Sets sysctls of the calling thread's namespace.
+fn set_all(settings: &[(&str, &str)]) -> Result<()> {
+    for (key, value) in settings {
+        // /proc/sys/net shows the namespace of the thread that opens the file.
+        fs::write(sysctl_path(key), value).with_context(|| format!("set {key} to {value}"))?;
+    }
+    Ok(())
 }
 
 fn enter(file: &File) {

@@ -7,6 +7,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Write};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
@@ -43,6 +44,25 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")
         .map_err(|e| named("open /dev/net/tun", &e))?;
+    // No IFF_VNET_HDR: with it the kernel would hand out segments larger than the MTU.
+    let mut request = interface_request(name, libc::IFF_TUN | libc::IFF_NO_PI)?;
+    // SAFETY: `request` is a valid `ifreq` that outlives the call, as TUNSETIFF wants.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check("ioctl TUNSETIFF", result)?;
+    Ok(file)
+}
+
+/// Brings up an interface in the namespace of the calling thread.
+pub(crate) fn bring_up(name: &str) -> io::Result<()> {
+    let request = interface_request(name, libc::IFF_UP)?;
+    let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|e| named("bind", &e))?;
+    // SAFETY: `request` is a valid `ifreq` that outlives the call, as SIOCSIFFLAGS wants.
+    let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    check("ioctl SIOCSIFFLAGS", result).map(drop)
+}
+
+/// What calls about an interface take: its name, and flags.
+fn interface_request(name: &str, flags: libc::c_int) -> io::Result<libc::ifreq> {
     // The kernel needs the final zero byte, and would truncate a longer name silently.
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::new(
@@ -55,13 +75,8 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    // No IFF_VNET_HDR: with it the kernel would hand out segments larger than the MTU.
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).map_err(io::Error::other)?;
-    // SAFETY: `request` is a valid `ifreq` that outlives the call, as TUNSETIFF wants.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    check("ioctl TUNSETIFF", result)?;
-    Ok(file)
+    Ok(request)
 }
 
 /// Limits the rate at which a TCP socket sends, in bytes per second (`SO_MAX_PACING_RATE`).

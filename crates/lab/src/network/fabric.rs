@@ -78,8 +78,10 @@ impl Fabric {
 
 /// Makes a host forward packets of both families.
 pub(crate) fn make_router(host: &Namespace) -> Result<()> {
-    host.sysctl("net.ipv4.ip_forward", "1")?;
-    host.sysctl("net.ipv6.conf.all.forwarding", "1")
+    host.sysctls(&[
+        ("net.ipv4.ip_forward", "1"),
+        ("net.ipv6.conf.all.forwarding", "1"),
+    ])
 }
 
 /// The command that brings an interface up. Its queue is long, so that packets are dropped only in
