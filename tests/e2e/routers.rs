@@ -9,9 +9,9 @@
 //!   that did not meet on it without the node.
 //!
 //! A row is a [`Row`](row::Row): a network of namespaces with the router's configuration, and steps:
-//! a change, and [`Probe`](probe::Probe)s. All steps of a row are taken in five networks of the same
-//! set-up side by side: without a node, with one of each accept mode in its default configuration, and
-//! with one that uses the packet path.
+//! a change, and [`Probe`](probe::Probe)s. All steps of a row are taken in networks of the same set-up
+//! side by side: without a node, and with nodes that carry connections in every [`Way`](way::Way), one by the
+//! ports of one, another by those of another.
 //!
 //! One row alone, with what was observed: `cargo test --test e2e routers::NAME -- --nocapture`.
 
@@ -27,3 +27,4 @@ mod row;
 mod server;
 mod testbed;
 mod uplinks;
+mod way;

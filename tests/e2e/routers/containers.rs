@@ -9,7 +9,7 @@ use super::testbed::{ROUTER, Testbed};
 const RULES: &str = "table IP nat {
 chain docker {
 iifname docker0 return
-iifname != docker0 tcp dport 8080 dnat to [DMZ.2]:80
+iifname != docker0 tcp dport $8080 dnat to [DMZ.2]:$80
 }
 chain prerouting { type nat hook prerouting priority -100
 fib daddr type local jump docker
@@ -29,7 +29,7 @@ oifname docker0 drop
 oifname br1 drop
 }
 chain docker {
-IP daddr DMZ.2 iifname != docker0 oifname docker0 tcp dport 80 accept
+IP daddr DMZ.2 iifname != docker0 oifname docker0 tcp dport $80 accept
 }
 chain forward { type filter hook forward priority 0; policy drop
 jump isolation1

@@ -63,7 +63,8 @@ fn flowtable() {
             meta l4proto tcp ct state established flow add @known
             ct state established,related accept
             ct state invalid drop
-            iifname lan oifname wan tcp dport != 81 accept
+            tcp dport $81 drop
+            iifname lan oifname wan accept
             }
             chain after { type nat hook postrouting priority 100
             oifname wan masquerade

@@ -32,7 +32,7 @@ fn forward_policy_drop() {
             "table IP guard {
             chain through { type filter hook forward priority 0; policy drop
             ct state established,related accept
-            IP saddr LAN.2 IP daddr WAN.2 tcp dport 80 accept
+            IP saddr LAN.2 IP daddr WAN.2 tcp dport $80 accept
             }
             }",
         )
@@ -56,7 +56,7 @@ fn forward_reject() {
             chain through { type filter hook forward priority 0; policy accept
             IP saddr LAN.3 meta l4proto tcp reject with tcp reset
             IP daddr WAN.3 reject
-            tcp dport 81 reject with ICMP type admin-prohibited
+            tcp dport $81 reject with ICMP type admin-prohibited
             }
             }",
         )
@@ -86,7 +86,7 @@ fn port_closed_later() {
     let close = |testbed: &Testbed| {
         testbed.nft(
             ROUTER,
-            "insert rule IP guard through tcp dport 81 ct state new drop",
+            "insert rule IP guard through tcp dport $81 ct state new drop",
         );
     };
     let probes = [
@@ -210,7 +210,7 @@ fn stateless_lists() {
             "table IP raw {
             chain before { type filter hook prerouting priority -300
             notrack
-            IP saddr LAN.3 tcp dport 80 tcp flags & (syn|ack) == syn drop
+            IP saddr LAN.3 tcp dport $80 tcp flags & (syn|ack) == syn drop
             }
             chain from_us { type filter hook output priority -300
             notrack

@@ -19,7 +19,7 @@ fn connections_at_a_time() {
         limiting(
             "table IP guard {
             chain through { type filter hook forward priority 0; policy accept
-            tcp dport 80 ct state new ct count over 4 drop
+            tcp dport $80 ct state new ct count over 4 drop
             }
             }",
         )
@@ -36,7 +36,7 @@ fn connections_an_hour() {
         limiting(
             "table IP guard {
             chain through { type filter hook forward priority 0; policy accept
-            tcp dport 80 ct state new limit rate over 1/hour burst 3 packets drop
+            tcp dport $80 ct state new limit rate over 1/hour burst 3 packets drop
             }
             }",
         )
@@ -55,10 +55,10 @@ fn table_of_connections_full() {
         limiting(
             "table IP guard {
             chain before { type filter hook prerouting priority -150
-            iifname lan meta l4proto tcp ct state new ct count over 4 drop
+            iifname lan tcp dport $80 ct state new ct count over 4 drop
             }
             chain from_us { type filter hook output priority -150
-            oifname wan meta l4proto tcp ct state new ct count over 4 drop
+            oifname wan tcp dport $80 ct state new ct count over 4 drop
             }
             }",
         )
@@ -74,7 +74,7 @@ fn hours() {
         limiting(
             "table IP guard {
             chain through { type filter hook forward priority 0; policy accept
-            tcp dport 81 meta time < \"2020-01-01 00:00:00\" drop
+            tcp dport $81 meta time < \"2020-01-01 00:00:00\" drop
             }
             }",
         )
@@ -93,7 +93,7 @@ fn contents() {
         limiting(
             "table IP guard {
             chain through { type filter hook forward priority 0; policy accept
-            tcp dport 81 @th,160,32 0x47455420 drop
+            tcp dport $81 @th,160,32 0x47455420 drop
             }
             }",
         )

@@ -46,7 +46,7 @@ fn bridge_with_netfilter() {
             chain through { type filter hook forward priority 0; policy drop
             ct state established,related accept
             meta l4proto { icmp, ipv6-icmp } accept
-            iifname br-lan tcp dport { 80, 82 } accept
+            iifname br-lan tcp dport { $80, $82 } accept
             }
             }";
         testbed.nft(ROUTER, rules);
@@ -296,5 +296,5 @@ fn address_removed_and_restored() {
         unreachable("client@LAN.4", ("WAN.3", 80)).briefly(),
     ];
     let row = Row::new(build, there.clone());
-    row.then(go, gone).then(come, there).run();
+    row.then(go, gone).then(come, there).apart().run();
 }

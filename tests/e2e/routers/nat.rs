@@ -76,7 +76,7 @@ fn dnat() {
         testbed.serve("client", &[80]);
         let script = "table IP nat {
             chain before { type nat hook prerouting priority -100
-            IP daddr WAN.1 tcp dport { 80, 8080 } dnat to [LAN.2]:80
+            IP daddr WAN.1 tcp dport { $80, $8080 } dnat to [LAN.2]:$80
             }
             chain after { type nat hook postrouting priority 100
             oifname wan masquerade
@@ -118,7 +118,7 @@ fn redirect_to_the_router() {
         testbed.serve(ROUTER, &[3128]);
         let script = "table IP nat {
             chain before { type nat hook prerouting priority -100
-            iifname lan IP saddr != LAN.4 tcp dport 80 redirect to :3128
+            iifname lan IP saddr != LAN.4 tcp dport $80 redirect to :$3128
             }
             chain after { type nat hook postrouting priority 100
             oifname wan masquerade

@@ -12,11 +12,15 @@ use socket2::Socket;
 
 use super::server::answer;
 use super::testbed::{Testbed, address};
+use super::way::Way;
 use crate::payload::uninterrupted;
 use crate::support::tcp_socket;
 
 /// After so long without an answer a client has got none: a SYN and a repeated one were not answered.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// The same among connections of which some are answered: a busy machine may take so long for those. The others
+/// are not answered while those are open.
+const SILENCE_IN_FLOOD: Duration = Duration::from_secs(5);
 /// By so much a node may delay connections before it counts as harm: less than what a client waits before it
 /// repeats a SYN, and far more than a node needs on a busy machine.
 const DELAY: Duration = Duration::from_millis(900);
@@ -36,7 +40,7 @@ pub(super) enum Outcome {
     Answered {
         /// The client's address as the server sees it.
         peer: IpAddr,
-        /// Where the server was reached.
+        /// Where the server was reached, with the port by which the row names it.
         server: SocketAddr,
     },
     /// A reset in place of a handshake.
@@ -88,6 +92,14 @@ enum Expected {
     Floods(&'static [usize]),
 }
 
+/// Where a probe connects: in which network, in which family, at which ports.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site<'a> {
+    pub(super) testbed: &'a Testbed,
+    pub(super) family: Family,
+    pub(super) way: Way,
+}
+
 /// Connections of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
@@ -130,13 +142,13 @@ impl Probe {
     }
 
     /// The first connection of a client: only one, where the test waits for silence.
-    pub(super) fn first(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
-        self.at_once(testbed, family, 1)
+    pub(super) fn first(&self, site: Site<'_>) -> Vec<Ended> {
+        self.at_once(site, 1)
     }
 
     /// All connections after the first: some in sequence, then many at once. Ends with the first
     /// that differs from the row's expectation.
-    pub(super) fn others(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
+    pub(super) fn others(&self, site: Site<'_>) -> Vec<Ended> {
         let waves: &[usize] = match self.expected {
             Expected::Silent => &[4],
             _ if self.brief => &[3],
@@ -144,7 +156,7 @@ impl Probe {
         };
         let mut ended = Vec::new();
         for &wave in waves {
-            ended.extend(self.at_once(testbed, family, wave));
+            ended.extend(self.at_once(site, wave));
             if !self.fits(&ended) {
                 break;
             }
@@ -153,14 +165,14 @@ impl Probe {
     }
 
     /// Every connection, in the order of a client that has time.
-    pub(super) fn all(&self, testbed: &Testbed, family: Family) -> Vec<Ended> {
+    pub(super) fn all(&self, site: Site<'_>) -> Vec<Ended> {
         if let Expected::Floods(floods) = self.expected {
-            let flood = |_: &usize| self.at_once(testbed, family, FLOOD);
+            let flood = |_: &usize| self.at_once(site, FLOOD);
             return floods.iter().flat_map(flood).collect();
         }
-        let mut ended = self.first(testbed, family);
+        let mut ended = self.first(site);
         if self.fits(&ended) {
-            ended.extend(self.others(testbed, family));
+            ended.extend(self.others(site));
         }
         ended
     }
@@ -186,10 +198,10 @@ impl Probe {
 
     /// Connections at once; each continues when all were answered or failed. Returns their
     /// results.
-    fn at_once(&self, testbed: &Testbed, family: Family, count: usize) -> Vec<Ended> {
-        let connect = || self.connect(testbed, family);
+    fn at_once(&self, site: Site<'_>, count: usize) -> Vec<Ended> {
+        let connect = || self.connect(site);
         let connected = together(std::iter::repeat_n(connect, count));
-        let exchange = |connected| move || self.exchange(connected);
+        let exchange = |connected| move || self.exchange(connected, site.way);
         let mut ended = together(connected.into_iter().map(exchange));
         ended.sort_by(|one, other| one.outcome.cmp(&other.outcome));
         ended
@@ -207,21 +219,22 @@ impl Probe {
 
     fn patience(&self) -> Duration {
         match self.expected {
-            Expected::Silent | Expected::Floods(_) => SILENCE,
+            Expected::Silent => SILENCE,
+            Expected::Floods(_) => SILENCE_IN_FLOOD,
             _ => PATIENCE,
         }
     }
 
     /// Opens a connection.
-    pub(super) fn connect(&self, testbed: &Testbed, family: Family) -> Connected {
-        let from = SocketAddr::new(address(self.from, family), 0);
-        let to = SocketAddr::new(address(self.to, family), self.port);
+    pub(super) fn connect(&self, site: Site<'_>) -> Connected {
+        let from = SocketAddr::new(address(self.from, site.family), 0);
+        let to = SocketAddr::new(address(self.to, site.family), site.way.port(self.port));
         let bound = || -> io::Result<Socket> {
             let socket = tcp_socket(to)?;
             socket.bind(&from.into())?;
             Ok(socket)
         };
-        let socket = testbed.host(self.host).run_in(bound);
+        let socket = site.testbed.host(self.host).run_in(bound);
         let socket = socket.expect("a row names addresses of its hosts");
         let begin = Instant::now();
         let connected = socket.connect_timeout(&to.into(), self.patience());
@@ -234,7 +247,7 @@ impl Probe {
     }
 
     /// Makes the server report its client's address and return the bytes it receives.
-    pub(super) fn exchange(&self, connected: Connected) -> Ended {
+    pub(super) fn exchange(&self, connected: Connected, way: Way) -> Ended {
         let Connected { result, mut took } = connected;
         let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => Outcome::Broken("silence".to_owned()),
@@ -246,10 +259,13 @@ impl Probe {
             took += begin.elapsed();
             exchange(&stream, &line)
         };
-        let outcome = match result {
+        let mut outcome = match result {
             Ok(stream) => use_it(stream).unwrap_or_else(broken),
             Err(outcome) => outcome,
         };
+        if let Outcome::Answered { server, .. } = &mut outcome {
+            server.set_port(way.named(server.port()));
+        }
         Ended { outcome, took }
     }
 }

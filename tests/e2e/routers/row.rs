@@ -3,26 +3,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
 use posthaste_lab::process::wait_until;
+use serde_json::Value;
 
-use super::probe::{Connected, Ended, Outcome, Probe, together};
+use super::probe::{Connected, Ended, Outcome, Probe, Site, together};
 use super::testbed::{ROUTER, Testbed};
+use super::way::Way;
 use crate::observing::redirect;
-use crate::support::{SOON, accepting, binary, counter, ended};
+use crate::support::{SOON, binary, counter};
+use crate::watch::relay_lines;
 
-/// How nodes carry connections: the accept modes of relays, the packet path alone, and by default.
-const WAYS: [&str; 5] = ["early", "strict", "late", PACKET, AUTO];
-const PACKET: &str = "packet";
-const AUTO: &str = "auto";
+/// The ways that share a node. Early flows of near clients open late after some handshakes, and those of
+/// other ways would count.
+const NODES: [&[Way]; 2] = [
+    &[Way::Early],
+    &[Way::Strict, Way::Late, Way::Packet, Way::Auto],
+];
+/// The ports that are used where there is no node.
+const DIRECT: &[Way] = &[Way::Early];
 /// Within this time a change of the router has to hold for new connections.
 const CHANGED: Duration = Duration::from_secs(1);
-/// How often the test queries a node, by a program, for a finished relay.
-const POLL: Duration = Duration::from_millis(50);
 /// Lines of a node's log that are shown of a row that failed.
 const LOG_LINES: usize = 40;
 
@@ -55,6 +61,7 @@ pub(super) struct Row {
     config: &'static str,
     steps: Vec<Step>,
     relaying: Relaying,
+    is_apart: bool,
 }
 
 impl Row {
@@ -69,6 +76,7 @@ impl Row {
             config: "",
             steps: vec![first],
             relaying: Relaying::Any,
+            is_apart: false,
         }
     }
 
@@ -111,95 +119,113 @@ impl Row {
         self
     }
 
+    /// Each way in a network of its own, with a node that has no other.
+    pub(super) fn apart(mut self) -> Self {
+        self.is_apart = true;
+        self
+    }
+
     /// Runs the row.
     ///
     /// # Panics
     /// If a node made a difference, or the router without a node differs from the row.
     pub(super) fn run(&self) {
-        let ways = [None].into_iter().chain(WAYS.map(Some));
-        let mut observed = together(ways.map(|way| move || self.observe(way))).into_iter();
+        let all = Way::ALL;
+        let nodes: Vec<&[Way]> = match self.is_apart {
+            true => all.chunks(1).collect(),
+            false => NODES.to_vec(),
+        };
+        let sites = [(DIRECT, false)].into_iter();
+        let sites = sites.chain(nodes.into_iter().map(|ways| (ways, true)));
+        let works = sites.map(|(ways, has_node)| move || self.observe(ways, has_node));
+        let mut observed = together(works).into_iter();
         let without = observed.next().expect("one without a node");
-        let wrong = self.lines(&without, |probe, outcomes| !probe.fits(outcomes));
+        let direct = &without.ways[0];
+        let wrong = self.lines(direct, |probe, outcomes| !probe.fits(outcomes));
         assert!(wrong.is_empty(), "without a node:\n{wrong}");
-        println!("without a node:\n{}", self.lines(&without, |_, _| true));
-        let mut failures = String::new();
-        for (way, with) in WAYS.into_iter().zip(observed) {
-            let harm = self.harm(way, &without, &with);
-            if harm.is_empty() {
-                println!("{way}: as without; relayed: {:?}", with.relayed);
-            } else {
-                println!("{way}: the end of the node's log:\n{}", with.log);
-                let _ = writeln!(failures, "{way}:\n{harm}");
-            }
-        }
-        assert!(failures.is_empty(), "with a node:\n{failures}");
+        println!("without a node:\n{}", self.lines(direct, |_, _| true));
+        let harm = observed.map(|with| self.harm(&without, &with));
+        let harm: String = harm.collect();
+        assert!(harm.is_empty(), "with a node:\n{harm}");
     }
 
-    /// Takes all steps, in a network of their own.
-    fn observe(&self, way: Option<&str>) -> Observed {
-        let testbed = (self.build)();
+    /// Takes all steps by some ways, in a network of their own.
+    fn observe(&self, ways: &[Way], has_node: bool) -> Observed {
+        let testbed = &(self.build)();
         testbed.watch();
-        let held = self.steps[0].connect(&testbed);
-        let node = way.and_then(|way| self.start(&testbed, way));
-        let take = |step: &Step| {
+        let connect = |way: &Way| self.steps[0].connect(testbed, *way);
+        let held: Vec<_> = ways.iter().map(connect).collect();
+        let node = has_node.then(|| self.start(testbed, ways));
+        let node = node.flatten();
+        let mut flows = Flows::new();
+        let mut take = |step: &Step| {
             if let Some(change) = step.change {
-                change(&testbed);
+                change(testbed);
                 thread::sleep(CHANGED);
             }
-            step.observe(&testbed)
+            let each = ways.iter().map(|way| move || step.observe(testbed, *way));
+            let observed = together(each);
+            flows.extend(node.iter().flat_map(packet_flows));
+            observed
         };
-        let steps = self.steps.iter().map(take).collect();
-        Observed {
-            steps,
-            held: self.steps[0].exchange(held),
-            pairs: testbed.watched(),
+        let steps: Vec<_> = self.steps.iter().map(&mut take).collect();
+        let of_way = |(place, (way, held)): (usize, (&Way, _))| OfWay {
+            way: *way,
+            steps: steps.iter().map(|step| step[place].clone()).collect(),
+            held: self.steps[0].exchange(held, *way),
             relayed: node
                 .as_ref()
-                .zip(way)
-                .map(|(node, way)| self.relayed(node, way)),
+                .map(|node| self.relayed(node, testbed, *way, &mut flows))
+                .unwrap_or_default(),
+        };
+        Observed {
+            ways: ways.iter().zip(held).enumerate().map(of_way).collect(),
+            pairs: testbed.watched(),
+            begun: node.as_ref().map(begun).unwrap_or_default(),
             log: node.as_ref().map(last_lines).unwrap_or_default(),
         }
     }
 
-    /// Starts a node; none if it has to refuse.
-    fn start(&self, testbed: &Testbed, way: &str) -> Option<Node> {
-        let defaults = match way {
-            PACKET | AUTO => format!("[defaults]\ndata_path = {way:?}\n"),
-            mode => format!("{}data_path = \"socket\"\n", accepting(mode)),
-        };
-        let host = testbed.host(ROUTER);
-        let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", self.config);
+    /// Starts a node with some ways; none if it has to refuse.
+    fn start(&self, testbed: &Testbed, ways: &[Way]) -> Option<Node> {
+        let rules: String = ways.iter().map(|way| way.rule()).collect();
+        let config = format!("[observe]\ngain_min = \"0s\"\n{}{rules}", self.config);
+        let node = Node::builder(testbed.host(ROUTER), binary()).config(&config);
         let Relaying::Refused(words) = self.relaying else {
-            let node = Node::builder(host, binary()).config(&config);
             return Some(node.start().expect("the node becomes ready"));
         };
-        let node = Node::builder(host, binary())
-            .config(&config)
-            .start_unready();
-        let mut node = node.expect("a program can be started");
+        let mut node = node.start_unready().expect("a program can be started");
         let status = node.process_mut().wait(SOON).expect("it ends");
         let message = node.process().stderr();
         assert!(!status.success() && message.contains(words), "{message}");
         None
     }
 
-    /// How many connections were relayed: to their end, if some have to be, or at least begun, if none may.
-    fn relayed(&self, node: &Node, way: &str) -> u64 {
-        let opened = counter(node, "relays_opened");
-        if way == PACKET || way == AUTO {
-            let packets = redirect(node, "packet_opened");
-            let sockets = way == AUTO || self.relaying == Relaying::None;
-            return packets + if sockets { opened } else { 0 };
+    /// How many connections of a way were relayed to their end, or are among these flows of the packet path.
+    fn relayed(&self, node: &Node, testbed: &Testbed, way: Way, flows: &mut Flows) -> usize {
+        // A relay may end after its connections, the packet path may be attached late, and it lists flows that
+        // have ended for some seconds: more connections show it. Without any relay this ends at the deadline
+        // and is reported.
+        if self.has_to_relay(way) {
+            let _ = wait_until("relayed connection", SOON, || {
+                if count_of(node, way, flows) > 0 {
+                    return true;
+                }
+                let more = self.steps[0].connect(testbed, way);
+                self.steps[0].exchange(more, way);
+                flows.extend(packet_flows(node));
+                false
+            });
         }
-        if !matches!(self.relaying, Relaying::Some | Relaying::BySockets) {
-            return opened;
+        count_of(node, way, flows)
+    }
+
+    fn has_to_relay(&self, way: Way) -> bool {
+        match self.relaying {
+            Relaying::Some => true,
+            Relaying::BySockets => way != Way::Packet,
+            Relaying::Any | Relaying::None | Relaying::Refused(_) => false,
         }
-        // A relay may end after its connections; without any this ends at the deadline and is reported.
-        let _ = wait_until("finished relay", SOON, || {
-            thread::sleep(POLL);
-            ended(node, "finished") > 0
-        });
-        ended(node, "finished")
     }
 
     /// Each probe by its step and its place in [`Observed`].
@@ -211,7 +237,7 @@ impl Row {
     }
 
     /// What became of the connections of some probes.
-    fn lines(&self, observed: &Observed, chosen: fn(&Probe, &[Ended]) -> bool) -> String {
+    fn lines(&self, observed: &OfWay, chosen: fn(&Probe, &[Ended]) -> bool) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
             let ended = &observed.steps[step][place];
@@ -224,8 +250,31 @@ impl Row {
         text
     }
 
-    /// What a node changed.
-    fn harm(&self, way: &str, without: &Observed, with: &Observed) -> String {
+    /// What a node changed, by any of its ways.
+    fn harm(&self, without: &Observed, with: &Observed) -> String {
+        let mut text = String::new();
+        for of_way in &with.ways {
+            let (way, harm) = (of_way.way.name(), self.harm_by(&without.ways[0], of_way));
+            if harm.is_empty() {
+                println!("{way}: as without; relayed: {}", of_way.relayed);
+            } else {
+                let _ = writeln!(text, "{way}:\n{harm}");
+            }
+        }
+        for pair in with.pairs.difference(&without.pairs) {
+            let _ = writeln!(text, "addresses that did not meet without: {pair}");
+        }
+        if self.relaying == Relaying::None && with.begun != 0 {
+            let _ = writeln!(text, "{} were relayed", with.begun);
+        }
+        if !text.is_empty() {
+            println!("the end of the node's log:\n{}", with.log);
+        }
+        text
+    }
+
+    /// What a node changed for the connections of one way.
+    fn harm_by(&self, without: &OfWay, with: &OfWay) -> String {
         let mut text = String::new();
         for (step, place, family, probe) in self.probes() {
             let [direct, got] = [without, with].map(|observed| &observed.steps[step][place]);
@@ -249,19 +298,8 @@ impl Row {
                 let _ = writeln!(text, "opened before the node, {line}");
             }
         }
-        for pair in with.pairs.difference(&without.pairs) {
-            let _ = writeln!(text, "addresses that did not meet without: {pair}");
-        }
-        let relayed = with.relayed.unwrap_or_default();
-        match self.relaying {
-            Relaying::Some if relayed == 0 => text.push_str("nothing was relayed\n"),
-            Relaying::BySockets if relayed == 0 && way != PACKET => {
-                text.push_str("nothing was relayed\n");
-            }
-            Relaying::None if relayed != 0 => {
-                let _ = writeln!(text, "{relayed} were relayed");
-            }
-            _ => {}
+        if self.has_to_relay(with.way) && with.relayed == 0 {
+            text.push_str("nothing was relayed\n");
         }
         text
     }
@@ -275,18 +313,23 @@ impl Step {
     }
 
     /// Opens a connection of each kind that should be answered.
-    fn connect(&self, testbed: &Testbed) -> Vec<Vec<Connected>> {
+    fn connect(&self, testbed: &Testbed, way: Way) -> Vec<Vec<Connected>> {
         let connect = |(probe, family): (&Probe, Family)| {
-            let held = probe.is_answered().then(|| probe.connect(testbed, family));
+            let site = Site {
+                testbed,
+                family,
+                way,
+            };
+            let held = probe.is_answered().then(|| probe.connect(site));
             held.into_iter().collect()
         };
         self.cases().map(connect).collect()
     }
 
     /// Uses connections that were opened before.
-    fn exchange(&self, held: Vec<Vec<Connected>>) -> Vec<Vec<Outcome>> {
+    fn exchange(&self, held: Vec<Vec<Connected>>, way: Way) -> Vec<Vec<Outcome>> {
         let of_case = self.cases().zip(held).map(|((probe, _), held)| {
-            let exchange = move |connected| probe.exchange(connected).outcome;
+            let exchange = move |connected| probe.exchange(connected, way).outcome;
             move || held.into_iter().map(exchange).collect()
         });
         together(of_case)
@@ -294,13 +337,18 @@ impl Step {
 
     /// Makes all connections, different kinds side by side. Those that are not answered begin with the
     /// others, and again when the node has seen the others succeed.
-    fn observe(&self, testbed: &Testbed) -> Vec<Vec<Ended>> {
+    fn observe(&self, testbed: &Testbed, way: Way) -> Vec<Vec<Ended>> {
         let numbered = self.cases().enumerate();
         let (silent, received): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, (probe, _))| probe.is_silent());
         let each = |cases: &[Case<'_>], connect: Connect| {
             let works = cases.iter().map(|(number, (probe, family))| {
-                move || (*number, connect(probe, testbed, *family))
+                let site = Site {
+                    testbed,
+                    family: *family,
+                    way,
+                };
+                move || (*number, connect(probe, site))
             });
             together(works)
         };
@@ -323,18 +371,64 @@ impl Step {
 type Case<'a> = (usize, (&'a Probe, Family));
 
 /// Some of a probe's connections.
-type Connect = fn(&Probe, &Testbed, Family) -> Vec<Ended>;
+type Connect = fn(&Probe, Site<'_>) -> Vec<Ended>;
 
 /// What was seen in one network.
 #[derive(Debug)]
 struct Observed {
+    ways: Vec<OfWay>,
+    pairs: BTreeSet<String>,
+    /// How many connections the node has begun to relay.
+    begun: u64,
+    log: String,
+}
+
+/// What became of the connections of one way.
+#[derive(Debug)]
+struct OfWay {
+    way: Way,
     /// By step, then by probe and family.
     steps: Vec<Vec<Vec<Ended>>>,
     /// By probe and family of the first step, of connections from before the node.
     held: Vec<Vec<Outcome>>,
-    pairs: BTreeSet<String>,
-    relayed: Option<u64>,
-    log: String,
+    relayed: usize,
+}
+
+/// Flows of the packet path, each its server and its client.
+type Flows = BTreeSet<String>;
+
+/// How many relays of a way have finished, and how many of these flows are of it.
+fn count_of(node: &Node, way: Way, flows: &Flows) -> usize {
+    let is_of_way = |server: &str| {
+        let server: SocketAddr = server.parse().expect("an address and port");
+        way.has(server.port())
+    };
+    let lines = relay_lines(node).into_iter();
+    let finished = lines.filter(|line| line["outcome"] == "finished");
+    let relays = finished.filter(|line| is_of_way(&line["server"])).count();
+    let is_flow = |flow: &&String| flow.split(' ').next().is_some_and(is_of_way);
+    let packets = flows.iter().filter(is_flow).count();
+    match way {
+        Way::Packet => packets,
+        Way::Auto => packets + relays,
+        Way::Early | Way::Strict | Way::Late => relays,
+    }
+}
+
+fn begun(node: &Node) -> u64 {
+    counter(node, "relays_opened") + redirect(node, "packet_opened")
+}
+
+/// The flows that the packet path carries. One that has ended is listed for some seconds.
+fn packet_flows(node: &Node) -> Vec<String> {
+    let list = node.admin_json("relays list --limit 10000");
+    let list = list.expect("the node answers");
+    let flows = list["packet_flows"].as_array().expect("a list").iter();
+    let carried = flows.filter(|flow| flow["phase"] != "learning");
+    let end = |flow: &Value, name: &str| flow[name].as_str().expect("an address").to_owned();
+    carried
+        .map(|flow| end(flow, "server") + " " + &end(flow, "client"))
+        .collect()
 }
 
 fn outcomes(ended: &[Ended]) -> Vec<Outcome> {

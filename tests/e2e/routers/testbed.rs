@@ -2,7 +2,8 @@
 //! Networks for one row, configured by words that hold for both families.
 //!
 //! `LAN.7` is 10.1.0.7 in words for IPv4 and fd00:1::7 in those for IPv6; so for the other
-//! [`NETS`]. The other words that differ are [`WORDS`].
+//! [`NETS`]. The other words that differ are [`WORDS`]. A line of nft's words with `$80` is there once
+//! for each [`Way`], with that way's port.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use posthaste_lab::network::Family;
 use posthaste_lab::scratch::Scratch;
 
 use super::server::Server;
+use super::way::Way;
 use crate::support::{firewall_script, talkative};
 
 /// Networks by name, and the number in their prefixes.
@@ -142,7 +144,7 @@ impl Testbed {
 
     /// Has nft carry out a script on a host, for each family.
     pub(super) fn nft(&self, host: &str, script: &str) {
-        let both = Family::ALL.map(|family| words(script, family));
+        let both = Family::ALL.map(|family| of_all_ways(&words(script, family)));
         firewall_script(self.host(host), &both.join("\n"));
     }
 
@@ -159,9 +161,11 @@ impl Testbed {
         talkative(std::slice::from_ref(self.host(host)));
     }
 
-    /// Serves on ports of all addresses of a host.
+    /// Serves on each way's ports of all addresses of a host.
     pub(super) fn serve(&mut self, host: &str, ports: &[u16]) {
-        let server = Server::start(self.host(host), ports);
+        let of_way = |way: Way| ports.iter().map(move |port| way.port(*port));
+        let ports: Vec<_> = Way::ALL.into_iter().flat_map(of_way).collect();
+        let server = Server::start(self.host(host), &ports);
         self.servers.push(server);
     }
 
@@ -210,6 +214,26 @@ fn words(template: &str, family: Family) -> String {
         words = words.replace(word, if v4 { of_v4 } else { of_v6 });
     }
     words
+}
+
+/// Each line with a port such as `$80` once for each way, the others as they are.
+fn of_all_ways(script: &str) -> String {
+    let of_way = |line: &str, way: Way| {
+        let mut parts = line.split('$');
+        let mut own = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part.find(|c: char| !c.is_ascii_digit());
+            let (port, rest) = part.split_at(end.unwrap_or(part.len()));
+            let port = way.port(port.parse().expect("a port"));
+            own += &format!("{port}{rest}");
+        }
+        own + "\n"
+    };
+    let of_line = |line: &str| match line.contains('$') {
+        true => Way::ALL.map(|way| of_way(line, way)).concat(),
+        false => format!("{line}\n"),
+    };
+    script.lines().map(of_line).collect()
 }
 
 /// An address such as `LAN.7`.

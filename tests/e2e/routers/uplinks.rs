@@ -67,7 +67,7 @@ fn uplink_by_mark() {
             chain before { type filter hook prerouting priority -150
             ct mark != 0 meta mark set ct mark accept
             IP saddr LAN.3 meta mark set 0x2
-            iifname lan tcp dport 81 meta mark set 0x2
+            iifname lan tcp dport $81 meta mark set 0x2
             ct mark set meta mark
             }
             }";
@@ -196,5 +196,5 @@ fn prohibited_by_rule_and_route() {
         unreachable("client@LAN.3", ("WAN.2", 80)).briefly(),
         unreachable("client@LAN.4", ("WAN.4", 80)).briefly(),
     ];
-    Row::new(build, probes).run();
+    Row::new(build, probes).apart().run();
 }
