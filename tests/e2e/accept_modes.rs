@@ -12,9 +12,9 @@ use posthaste_lab::node::Node;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial, errno, firewall, firewall_text, kernel_counter,
-    line, listen, network, remove_firewall, start_relaying, target, until, until_counter,
-    until_ended,
+    MODES, MODES_BY_PORT, PORT, Pair, accepting, counter, dial, each_mode, errno, firewall,
+    firewall_text, kernel_counter, line, listen, network, remove_firewall, start_relaying, target,
+    until, until_counter, until_ended,
 };
 
 pub(crate) mod refusals;
@@ -25,7 +25,7 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn first_byte_by_mode() {
     let network = network([Link::delay(20 * MS), Link::delay(30 * MS)]);
-    let listener = listen(network.server(), PORT);
+    let listeners = MODES_BY_PORT.map(|(mode, port)| (mode, listen(network.server(), port)));
     let timed = |to| {
         let begin = Instant::now();
         let dialled = dial(network.client(), to);
@@ -33,9 +33,10 @@ fn first_byte_by_mode() {
     };
     let round_trip = 100 * MS;
     let check_whole = |what: &str| {
+        let [_, (_, strict), _] = &listeners;
         for family in Family::ALL {
-            let open = target(&network, family, &listener);
-            let closed = SocketAddr::new(open.ip(), 81);
+            let open = target(&network, family, strict);
+            let closed = SocketAddr::new(open.ip(), open.port() + 1);
             for (to, error) in [(open, None), (closed, Some(libc::ECONNREFUSED))] {
                 let (got, took) = timed(to);
                 assert_eq!(got, error, "{what} {to}");
@@ -45,14 +46,12 @@ fn first_byte_by_mode() {
         }
     };
     check_whole("direct");
-    let node = start_relaying(&network, &accepting("strict"));
+    let node = start_relaying(&network, &each_mode());
     check_whole("strict");
     assert_eq!(counter(&node, "strict"), 4);
-    drop(node);
-    for mode in ["early", "late"] {
-        let _node = start_relaying(&network, &accepting(mode));
+    for (mode, listener) in listeners.iter().filter(|(mode, _)| *mode != "strict") {
         for family in Family::ALL {
-            let to = target(&network, family, &listener);
+            let to = target(&network, family, listener);
             // A busy machine makes some attempts longer, none shorter.
             let attempts = (0..50).map(|_| timed(to).1);
             let shortest = attempts.inspect(|took| assert!(*took > 39 * MS, "{took:?}"));
@@ -184,11 +183,11 @@ struct Unlucky {
 /// One for each mode, loss and family.
 fn unlucky_handshakes() -> Vec<(Unlucky, usize)> {
     let mut all = Vec::new();
-    for mode in 1..=3 {
+    for (_, first) in MODES_BY_PORT {
         for loss in 0..LOSSES.len() {
             for family in Family::ALL {
                 let last = if family == Family::V4 { 4 } else { 6 };
-                let port = 1000 * mode + 10 * u16::try_from(loss).expect("a few") + last;
+                let port = first + 10 * u16::try_from(loss).expect("a few") + last;
                 all.push((Unlucky { port, family }, loss));
             }
         }
@@ -220,15 +219,8 @@ fn lost_handshake_packets() {
         let [input, output] = &rules;
         firewall(host, "losses", &[("input", input), ("output", output)]);
     }
-    let rule = |(mode, name): (usize, &str)| {
-        let first = 1000 * (mode + 1);
-        format!(
-            "[[rule]]\nname = {name:?}\naccept = {name:?}\nports = [\"{first}-{}\"]\n",
-            first + 999
-        )
-    };
-    let rules: String = MODES.into_iter().enumerate().map(rule).collect();
-    let node = start_relaying(&network, &format!("[half_open]\nexpiry = \"60s\"\n{rules}"));
+    let config = format!("[half_open]\nexpiry = \"60s\"\n{}", each_mode());
+    let node = start_relaying(&network, &config);
     thread::scope(|scope| {
         for (handshake, _) in &handshakes {
             let network = &network;

@@ -14,8 +14,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::payload::uninterrupted;
 use crate::support::{
-    MODES, PORT, Pair, SOON, accepting, counter, dial, expect_reset, line, listen, listen_at,
-    network, start_relaying, until_counter, until_ended,
+    MODES_BY_PORT, PORT, Pair, SOON, counter, dial, each_mode, expect_reset, line, listen,
+    listen_at, network, start_relaying, until_counter, until_ended,
 };
 
 /// Sends something of another protocol to the server and back, in pieces where it is large.
@@ -109,27 +109,26 @@ fn other_protocols_and_fragments_pass() {
 #[test]
 fn transit_avoids_own_services() {
     let network = line();
-    let shell = listen(network.node(0), 22);
-    let servers = listen(network.server(), 22);
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
+    let node = start_relaying(&network, &each_mode());
+    for (turn, (mode, port)) in (1..).zip(MODES_BY_PORT) {
+        let shell = listen(network.node(0), port);
+        let servers = listen(network.server(), port);
         for family in Family::ALL {
             // To the server: its own service.
             let mut pair = Pair::open(&network, family, &servers);
             pair.check();
             drop(pair);
             // To the node: the node's.
-            let to = SocketAddr::new(network.node_address(0, family), 22);
+            let to = SocketAddr::new(network.node_address(0, family), port);
             Pair::of(dial(network.client(), to), &shell).check();
         }
         until_counter(&node, "relays", 0);
-        assert_eq!(counter(&node, "relays_opened"), 2, "{mode}");
+        assert_eq!(counter(&node, "relays_opened"), 2 * turn, "{mode}");
     }
-    // A service that only the node has.
-    let _console = listen(network.node(0), 23);
-    let node = start_relaying(&network, &accepting("strict"));
+    // A service that only the node has, on a port of strict mode.
+    let _console = listen(network.node(0), 2081);
     for family in Family::ALL {
-        let to = SocketAddr::new(network.server_address(family), 23);
+        let to = SocketAddr::new(network.server_address(family), 2081);
         let refused = dial(network.client(), to).expect_err("the server has none");
         assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "{family}");
     }
@@ -244,17 +243,17 @@ fn bound_service_avoids_transit() {
 // promise: T10
 #[test]
 fn services_listen_on_ports_of_relays() {
-    for mode in MODES {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (turn, (_, port)) in (1..).zip(MODES_BY_PORT) {
+        let listener = listen(network.server(), port);
         let open = Family::ALL.map(|family| Pair::open(&network, family, &listener));
-        let service = listen(network.node(0), PORT);
+        let service = listen(network.node(0), port);
         for mut pair in open {
             pair.check();
             pair.close_client_first();
         }
-        until_ended(&node, "finished", 2);
+        until_ended(&node, "finished", 2 * turn);
         drop(service);
     }
 }

@@ -12,7 +12,8 @@ use posthaste_lab::node::Node;
 
 use crate::chains::{self, line_of};
 use crate::support::{
-    PORT, Pair, counter, kernel_counter, listen, network, start_relaying_in, until, until_counter,
+    Pair, counter, each_mode, kernel_counter, listen, network, start_relaying_in, target, until,
+    until_counter,
 };
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -20,7 +21,7 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 const CLIENTS: u32 = 50;
 
 /// A node on the path, and the explicit node that receives all its requests.
-fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -> [Node; 2] {
+fn start_both(network: &Network, hop: Family, encapsulation: &str) -> [Node; 2] {
     let requested = SocketAddr::new(network.node_address(1, hop), 4480);
     let requester = SocketAddr::new(network.calling_address(0, hop), 4480);
     let peer = |name: &str, id: u32, address: SocketAddr| {
@@ -30,8 +31,9 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
         )
     };
     let common = format!(
-        "[half_open]\nexpiry = \"1s\"\n[defaults]\naccept = \"{mode}\"\n\
-         [access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n"
+        "[half_open]\nexpiry = \"1s\"\n\
+         [access]\ndestinations = [\"10.0.0.0/8\", \"fd00::/8\"]\n{}",
+        each_mode()
     );
     let second = format!(
         "[node]\nid = 2\n[transparent]\nenabled = false\n{common}\
@@ -50,41 +52,48 @@ fn start_both(network: &Network, mode: &str, hop: Family, encapsulation: &str) -
 // promise: C7, K10, Q11
 #[test]
 fn spoofed_client_end_of_chain() {
-    for mode in ["early", "strict"] {
-        for hop in Family::ALL {
-            for family in Family::ALL {
-                spoofed_clients_are_stopped(mode, hop, family, "stream");
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let both = &Family::ALL[..];
+    for (hop, families, encapsulation) in [
+        (Family::V4, both, "stream"),
+        (Family::V6, both, "stream"),
+        (Family::V4, &both[..1], "syn-option"),
+    ] {
+        let nodes = start_both(&network, hop, encapsulation);
+        for mode in [("early", 1080), ("strict", 2080)] {
+            for family in families {
+                let what = format!("{mode:?} over {hop}, {family}, {encapsulation}");
+                flood_opens_nothing(&network, &nodes, mode, *family, &what);
             }
         }
-        spoofed_clients_are_stopped(mode, Family::V4, Family::V4, "syn-option");
+        let requested_in_syn = counter(&nodes[1], "syn_options_opened") > 0;
+        assert_eq!(requested_in_syn, encapsulation == "syn-option", "{hop}");
     }
 }
 
 // promise: K10, Q11
 #[test]
 fn spoofed_client_two_nodes() {
-    for accept in ["early", "strict"] {
-        for hops in Family::ALL {
-            for (warm, encapsulation) in
-                [(false, "stream"), (true, "stream"), (false, "syn-option")]
-            {
-                let network = line_of(3);
-                let plan = chains::Plan {
-                    accept,
-                    hops,
-                    warm,
-                    encapsulation,
-                    extra: "[half_open]\nexpiry = \"1s\"\n",
-                    ..chains::Plan::of(3)
-                };
-                let nodes = plan.start(&network);
-                if warm {
-                    nodes[..2].iter().for_each(until_warm);
-                }
-                for (count, family) in (1..).zip(Family::ALL) {
+    let network = line_of(3);
+    let extra = format!("[half_open]\nexpiry = \"1s\"\n{}", each_mode());
+    for hops in Family::ALL {
+        for (warm, encapsulation) in [(false, "stream"), (true, "stream"), (false, "syn-option")] {
+            let plan = chains::Plan {
+                hops,
+                warm,
+                encapsulation,
+                extra: &extra,
+                ..chains::Plan::of(3)
+            };
+            let nodes = plan.start(&network);
+            if warm {
+                nodes[..2].iter().for_each(until_warm);
+            }
+            for mode in [("early", 1080), ("strict", 2080)] {
+                for family in Family::ALL {
                     let what =
-                        format!("{accept} over {hops}, {encapsulation}, warm {warm}, {family}");
-                    flood_opens_nothing(&network, &nodes, accept, family, &what, count);
+                        format!("{mode:?} over {hops}, {encapsulation}, warm {warm}, {family}");
+                    flood_opens_nothing(&network, &nodes, mode, family, &what);
                 }
             }
         }
@@ -100,40 +109,30 @@ fn until_warm(node: &Node) {
     });
 }
 
-fn spoofed_clients_are_stopped(mode: &str, hop: Family, family: Family, encapsulation: &str) {
-    let network = network([Link::Veth, Link::Veth, Link::Veth]);
-    let nodes = start_both(&network, mode, hop, encapsulation);
-    let what = format!("{mode} over {hop}, {family}, {encapsulation}");
-    flood_opens_nothing(&network, &nodes, mode, family, &what, 1);
-    let requested_in_syn = counter(&nodes[1], "syn_options_opened") > 0;
-    assert_eq!(requested_in_syn, encapsulation == "syn-option", "{what}");
-}
-
-/// Floods the server, which is to see nothing of it, and then the one who means it, who is number
-/// `count`.
+/// Floods a port of the server, which is to see nothing of it until one comes that means it.
 fn flood_opens_nothing(
     network: &Network,
     nodes: &[Node],
-    mode: &str,
+    (mode, port): (&str, u16),
     family: Family,
     what: &str,
-    count: u64,
 ) {
-    let listener = listen(network.server(), PORT);
+    let listener = listen(network.server(), port);
     let text = CLIENT_SIDE[usize::from(family == Family::V6)];
     let plan = Plan {
         sources: text.parse().expect("a prefix"),
-        target: SocketAddr::new(network.server_address(family), PORT),
+        target: target(network, family, &listener),
         rate: 4 * CLIENTS,
         duration: Duration::from_millis(250),
         seed: 7,
     };
     let last = nodes.last().expect("there are nodes");
     let requested = counter(last, "relays_opened");
+    let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
+    let before = opened();
     let start = || Flood::start(plan);
     let flood = network.client().run_in(start).expect("the flood starts");
     flood.finish().expect("all are sent");
-    let opened = || kernel_counter(network.server(), "Tcp", "PassiveOpens");
     if mode == "early" {
         until("requests at the last node", || {
             counter(last, "relays_opened") > requested
@@ -144,13 +143,13 @@ fn flood_opens_nothing(
             counter(node, "half_open") == 0
         });
     }
-    assert_eq!(opened(), count - 1, "{what}");
+    assert_eq!(opened(), before, "{what}");
 
     // One that means it is served.
     let mut pair = Pair::open(network, family, &listener);
     pair.check();
     pair.close_client_first();
-    assert_eq!(opened(), count, "{what}");
+    assert_eq!(opened(), before + 1, "{what}");
     for node in nodes {
         until_counter(node, "relays", 0);
     }

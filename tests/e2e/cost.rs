@@ -11,8 +11,8 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, accept, accepting, dial, expect_end, kernel_counter, line, listen, start_relaying,
-    target, until_ended,
+    PORT, accept, accepting, dial, each_mode, expect_end, kernel_counter, line, listen,
+    start_relaying, target, until_ended,
 };
 
 /// Fewer than show that a client is near: flows of an early rule open late after that.
@@ -145,13 +145,13 @@ fn calls(network: &Network, family: Family, config: &str, former: u64) -> f64 {
 // promise: N11
 #[test]
 fn few_system_calls() {
+    let network = line();
     for (mode, former, most) in [
         ("early", 1, 36.5),
         ("early", NEAR_AFTER, 37.5),
         ("late", 1, 37.5),
     ] {
         for family in Family::ALL {
-            let network = line();
             // On a busy host a relay takes more turns: the least of three counts.
             let counts = (0..3).map(|_| calls(&network, family, &accepting(mode), former));
             let calls = counts.fold(f64::INFINITY, f64::min);
@@ -167,14 +167,16 @@ fn few_system_calls() {
 // promise: A8
 #[test]
 fn handshake_ends_with_data() {
-    for mode in ["early", "late"] {
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    let mut count = 0;
+    for (mode, port) in [("early", 1080), ("late", 3080)] {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
-            let network = line();
-            let node = start_relaying(&network, &accepting(mode));
-            let listener = listen(network.server(), PORT);
             let delayed = || kernel_counter(network.node(0), "TcpExt", "DelayedACKs");
             let before = delayed();
-            for count in 1..=8 {
+            for _ in 0..8 {
+                count += 1;
                 let silent = dial(network.client(), target(&network, family, &listener));
                 let mut client = silent.expect("a connection");
                 // The server's handshake is complete when it is accepted.

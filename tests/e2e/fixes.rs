@@ -7,10 +7,10 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 use serde_json::Value;
 
-use crate::observing::{connect, observing, redirect};
+use crate::observing::{connect, observing, observing_in_each_mode, redirect};
 use crate::pitfalls::{complaints, doctor};
 use crate::support::{
-    MODES, PORT, binary, ended, firewall, firewall_script, line, listen, until_ended,
+    MODES_BY_PORT, PORT, binary, ended, firewall, firewall_script, line, listen, until_ended,
 };
 
 /// The report of `doctor` about one check, a line for each finding.
@@ -40,15 +40,16 @@ fn run(host: &Namespace, line: &str) {
     assert!(output.status.success(), "{line}: {output:?}");
 }
 
-/// Makes four connections of each family; the node has to relay this number of them completely.
-fn connect_each(network: &Network, node: &Node, relayed: u64) {
-    let listener = listen(network.server(), PORT);
+/// Makes four connections of each family to a port; the node has to relay this number of them completely.
+fn connect_each(network: &Network, node: &Node, port: u16, relayed: u64) {
+    let listener = listen(network.server(), port);
+    let before = ended(node, "finished");
     for (family, so_far) in Family::ALL.into_iter().zip([relayed, 2 * relayed]) {
         for _ in 0..4 {
             connect(network, node, family, &listener);
         }
-        until_ended(node, "finished", so_far);
-        assert_eq!(ended(node, "finished"), so_far, "{family}");
+        until_ended(node, "finished", before + so_far);
+        assert_eq!(ended(node, "finished"), before + so_far, "{family}");
     }
 }
 
@@ -57,7 +58,7 @@ fn connect_each(network: &Network, node: &Node, relayed: u64) {
 fn fixes_change_that_it_forwards(network: &Network, advised: usize) {
     let host = network.node(0);
     let forwards = observing(host, "early");
-    connect_each(network, &forwards, 0);
+    connect_each(network, &forwards, PORT, 0);
     drop(forwards);
     let commands = commands(host);
     assert_eq!(commands.len(), advised, "{commands:?}");
@@ -65,9 +66,9 @@ fn fixes_change_that_it_forwards(network: &Network, advised: usize) {
     let (content, answer) = doctor(host);
     assert!(content, "{answer:#}");
     assert_eq!(complaints(&answer, "own rules"), []);
-    for mode in MODES {
-        let node = observing(host, mode);
-        connect_each(network, &node, 3);
+    let node = observing_in_each_mode(host);
+    for (_, port) in MODES_BY_PORT {
+        connect_each(network, &node, port, 3);
     }
 }
 
@@ -135,11 +136,11 @@ fn limiting_rules_stop_relays() {
     assert!(words.contains("observe = false"), "{words}");
     let node = observing(host, "early");
     let vouched = "[[rule]]\nname = \"vouched\"\nobserve = false\ndata_path = \"socket\"\n";
-    connect_each(&network, &node, 0);
+    connect_each(&network, &node, PORT, 0);
     drop(node);
     let node = Node::builder(host, binary()).config(vouched);
     let node = node.start().expect("the node becomes ready");
-    connect_each(&network, &node, 4);
+    connect_each(&network, &node, PORT, 4);
 }
 
 // promise: X18
@@ -188,6 +189,6 @@ fn nat_and_filters_explained() {
         assert_eq!(complaints(&answer, check), []);
     }
     let node = observing(host, "early");
-    connect_each(&network, &node, 3);
+    connect_each(&network, &node, PORT, 3);
     assert_eq!(redirect(&node, "learned"), 2);
 }

@@ -10,15 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_lab::flood::{Flood, Plan};
-use posthaste_lab::link::Link;
 use posthaste_lab::network::{CLIENT_SIDE, Family, Network, SERVER_SIDE, TO_CLIENT};
 use posthaste_lab::node::Node;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, SOON, accepting, add_address, counter, dial_with, kernel_counter, line,
-    listen, start_relaying, target, until,
+    MODES_BY_PORT, PORT, Pair, SOON, add_address, counter, dial_with, each_mode, kernel_counter,
+    line, listen, start_relaying, target, until,
 };
 
 /// SYNs of each flood.
@@ -43,9 +42,9 @@ fn forge(network: &Network, family: Family, sources: &str, listener: &TcpListene
 }
 
 /// How many SYNs a host has seen from a prefix.
-fn syns_from(capture: &Capture, sources: &str) -> usize {
+fn syns_from(capture: &Capture, sources: &str, port: u16) -> usize {
     let sources: posthaste_lab::flood::IpNet = sources.parse().expect("a prefix");
-    let syns = capture.syns_to(PORT).into_iter();
+    let syns = capture.syns_to(port).into_iter();
     syns.filter(|syn| sources.contains(&syn.from.ip())).count()
 }
 
@@ -57,10 +56,10 @@ fn begun(node: &Node) -> u64 {
 // promise: T21
 #[test]
 fn forged_own_addresses() {
-    for mode in MODES {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let own = network.node_address(0, family);
             let own = format!("{own}/{}", if own.is_ipv4() { 32 } else { 128 });
@@ -70,7 +69,11 @@ fn forged_own_addresses() {
             assert_eq!(counter(&node, "relays_opened"), before + 1, "{mode}");
             // What IP forwarding does: of IPv4 it drops them.
             let forwarded = [0, COUNT as usize][usize::from(family == Family::V6)];
-            assert_eq!(syns_from(&capture, &own), forwarded, "{mode} {family}");
+            assert_eq!(
+                syns_from(&capture, &own, port),
+                forwarded,
+                "{mode} {family}"
+            );
         }
     }
 }
@@ -80,17 +83,17 @@ fn forged_own_addresses() {
 #[test]
 fn strict_reverse_path_sources() {
     let forged = SERVER_SIDE[0];
-    for mode in MODES {
-        let network = Network::line([Link::Veth, Link::Veth]).build();
-        let network = network.expect("root can build networks");
-        let strict = network.node(0).sysctl("net.ipv4.conf.all.rp_filter", "1");
-        strict.expect("a node has its own filter");
-        let listener = listen(network.server(), PORT);
-        let node = start_relaying(&network, &accepting(mode));
-        let capture = Capture::start(network.server());
+    let network = line();
+    let strict = network.node(0).sysctl("net.ipv4.conf.all.rp_filter", "1");
+    strict.expect("a node has its own filter");
+    let node = start_relaying(&network, &each_mode());
+    let capture = Capture::start(network.server());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
+        let before = begun(&node);
         forge(&network, Family::V4, forged, &listener);
-        assert_eq!(syns_from(&capture, forged), 0, "{mode}");
-        assert_eq!(begun(&node), u64::from(mode != "late"), "{mode}");
+        assert_eq!(syns_from(&capture, forged, port), 0, "{mode}");
+        assert_eq!(begun(&node) - before, u64::from(mode != "late"), "{mode}");
     }
 }
 
@@ -160,12 +163,12 @@ fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
 // promise: T22
 #[test]
 fn signed_segments_forwarded() {
-    for mode in MODES {
-        let network = line();
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
         for family in Family::ALL {
             let client = SocketAddr::new(network.client_address(family), 0);
-            let to = SocketAddr::new(network.server_address(family), PORT + 99);
+            let to = SocketAddr::new(network.server_address(family), port);
             let make = || -> io::Result<TcpListener> {
                 let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
                 sign(&socket, client)?;
@@ -193,32 +196,32 @@ fn second(family: Family) -> SocketAddr {
 // promise: T22
 #[test]
 fn mp_join_forwarded() {
-    for mode in MODES {
-        let network = line();
-        let sources = CLIENT_SIDE.map(|prefix| format!("{prefix:?}")).join(", ");
-        let rules = format!(
-            "{}[[rule]]\nname = \"second\"\nsources = [{sources}]\n\
-             [[rule]]\nname = \"first\"\naction = \"forward\"\n",
-            accepting(mode)
-        );
-        let node = start_relaying(&network, &rules);
-        for (count, family) in (1..).zip(Family::ALL) {
-            add_address(network.client(), second(family).ip());
-            let endpoint = format!("mptcp endpoint add {} subflow", second(family).ip());
-            network.client().ip(&endpoint).expect("a path can be added");
-            for host in [network.client(), network.server()] {
-                host.ip("mptcp limits set subflows 4 add_addr_accepted 4")
-                    .expect("limits can be set");
-            }
-            joins(&network, family, count);
+    let network = line();
+    let sources = CLIENT_SIDE.map(|prefix| format!("{prefix:?}")).join(", ");
+    let of_second = format!("sources = [{sources}]\nports");
+    let rules = each_mode().replace("ports", &of_second);
+    let rest = "[[rule]]\nname = \"first\"\naction = \"forward\"\n";
+    let node = start_relaying(&network, &format!("{rules}{rest}"));
+    for host in [network.client(), network.server()] {
+        host.ip("mptcp limits set subflows 4 add_addr_accepted 4")
+            .expect("limits can be set");
+    }
+    let mut count = 0;
+    for family in Family::ALL {
+        add_address(network.client(), second(family).ip());
+        let endpoint = format!("mptcp endpoint add {} subflow", second(family).ip());
+        network.client().ip(&endpoint).expect("a path can be added");
+        for (mode, port) in MODES_BY_PORT {
+            count += 1;
+            joins(&network, family, port, count);
+            assert_eq!(counter(&node, "relays_opened"), 0, "{mode}");
         }
-        assert_eq!(counter(&node, "relays_opened"), 0, "{mode}");
     }
 }
 
 /// Opens a connection of Multipath TCP, and waits for its second path.
-fn joins(network: &Network, family: Family, count: u64) {
-    let to = SocketAddr::new(network.server_address(family), PORT);
+fn joins(network: &Network, family: Family, port: u16, count: u64) {
+    let to = SocketAddr::new(network.server_address(family), port);
     let socket = || Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::MPTCP));
     let listen = || -> io::Result<TcpListener> {
         let socket = socket()?;

@@ -13,7 +13,7 @@ use posthaste_lab::node::Node;
 
 use crate::payload;
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, kernel_counter, listen, network, start_relaying,
+    MODES_BY_PORT, PORT, Pair, counter, each_mode, kernel_counter, listen, network, start_relaying,
     start_relaying_in, until_ended,
 };
 
@@ -21,8 +21,8 @@ use crate::support::{
 const BYTES: u64 = 1_000_000;
 
 /// Sends much in both directions at once, checks every byte of it, and closes.
-fn exchange(network: &Network, family: Family) {
-    let listener = listen(network.server(), PORT);
+fn exchange(network: &Network, family: Family, port: u16) {
+    let listener = listen(network.server(), port);
     let pair = Pair::open(network, family, &listener);
     thread::scope(|scope| {
         for (mut from, mut to, seed) in [
@@ -53,9 +53,9 @@ fn reassembled(host: &Namespace, family: Family) -> u64 {
 }
 
 /// Exchanges much by way of the node's host, which gets it in fragments from both sides.
-fn exchange_in_fragments(network: &Network, host: &Namespace, family: Family) {
+fn exchange_in_fragments(network: &Network, host: &Namespace, family: Family, port: u16) {
     let before = reassembled(host, family);
-    exchange(network, family);
+    exchange(network, family, port);
     let count = reassembled(host, family) - before;
     assert!(
         u128::from(count) > u128::from(BYTES) / 1500,
@@ -73,12 +73,11 @@ fn expect_relayed(node: &Node, count: u64) {
 fn fragments_of_relayed_flow() {
     let small = Link::Veth.rewrites(split::split);
     let network = network([small.clone(), small]);
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
-        for (count, family) in (1..).zip(Family::ALL) {
-            exchange_in_fragments(&network, network.node(0), family);
-            expect_relayed(&node, count);
-        }
+    let node = start_relaying(&network, &each_mode());
+    let each = MODES_BY_PORT.map(|(_, port)| Family::ALL.map(|family| (port, family)));
+    for (count, (port, family)) in (1..).zip(each.concat()) {
+        exchange_in_fragments(&network, network.node(0), family, port);
+        expect_relayed(&node, count);
     }
 }
 
@@ -99,6 +98,6 @@ fn router_fragments_relayed() {
             .expect("a route can be added");
     }
     let node = start_relaying_in(network.node(1), "");
-    exchange_in_fragments(&network, network.node(1), Family::V4);
+    exchange_in_fragments(&network, network.node(1), Family::V4, PORT);
     expect_relayed(&node, 1);
 }

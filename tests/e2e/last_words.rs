@@ -14,8 +14,8 @@ use posthaste_lab::network::{Family, Network};
 
 use crate::chains::{Plan, line_of};
 use crate::support::{
-    MODES, PORT, Pair, accept, accepting, dial, expect_reset, firewall, line, listen, network,
-    relay_of, remove_firewall, reset, start_relaying, target, until, until_counter,
+    MODES_BY_PORT, PORT, Pair, accept, dial, each_mode, expect_reset, firewall, line, listen,
+    network, relay_of, remove_firewall, reset, start_relaying, target, until, until_counter,
 };
 
 const UPLOAD_BYTES: usize = 2 << 20;
@@ -116,8 +116,8 @@ const WAYS: [(Uploader, Close); 4] = [
 #[test]
 fn answer_before_reset() {
     let network = line();
-    let listener = listen(network.server(), PORT);
-    let check = |how: &str| {
+    let check = |how: &str, port: u16| {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             for way in WAYS {
                 let count = if matches!(way.1, Close::AtOnce) {
@@ -130,10 +130,10 @@ fn answer_before_reset() {
             }
         }
     };
-    check("without a node");
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
-        check(mode);
+    check("without a node", PORT);
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        check(mode, port);
         until_counter(&node, "relays", 0);
     }
 }
@@ -172,9 +172,9 @@ fn reset_waits_for_acknowledgement() {
         ([Link::Veth, slow], Uploader::Server),
     ] {
         let network = network(links);
-        let listener = listen(network.server(), PORT);
-        for mode in MODES {
-            let node = start_relaying(&network, &accepting(mode));
+        let node = start_relaying(&network, &each_mode());
+        for (_, port) in MODES_BY_PORT {
+            let listener = listen(network.server(), port);
             for family in Family::ALL {
                 let pair = Pair::open(&network, family, &listener);
                 let client = pair.client_address();

@@ -10,12 +10,13 @@ use posthaste_lab::node::Node;
 use posthaste_lab::scratch::Scratch;
 
 use crate::support::{
-    MODES, PORT, Pair, accepting, binary, counter, dial_from, line, listen, start_relaying, target,
+    MODES_BY_PORT, Pair, binary, counter, dial_from, each_mode, line, listen, start_relaying,
+    target,
 };
 
 /// Connects from ports of which only the last is unprivileged; all servers see them.
-fn connect_from_low_ports(network: &Network) {
-    let listener = listen(network.server(), PORT);
+fn connect_from_low_ports(network: &Network, port: u16) {
+    let listener = listen(network.server(), port);
     for family in Family::ALL {
         for port in [20, 513, 1023, 1024] {
             let from = SocketAddr::new(network.client_address(family), port);
@@ -31,13 +32,13 @@ fn connect_from_low_ports(network: &Network) {
 // promise: T18
 #[test]
 fn privileged_ports_in_every_mode() {
-    for mode in MODES {
-        let network = line();
-        let node = start_relaying(&network, &accepting(mode));
-        connect_from_low_ports(&network);
-        assert_eq!(counter(&node, "relays_opened"), 8, "{mode}");
-        assert_eq!(counter(&node, "ports_forbidden"), 0);
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (relays, (mode, port)) in [8, 16, 24].into_iter().zip(MODES_BY_PORT) {
+        connect_from_low_ports(&network, port);
+        assert_eq!(counter(&node, "relays_opened"), relays, "{mode}");
     }
+    assert_eq!(counter(&node, "ports_forbidden"), 0);
 }
 
 /// The program without the capability that privileged ports take.
@@ -58,14 +59,14 @@ fn binary_without(directory: &Scratch) -> PathBuf {
 #[test]
 fn privileged_ports_without_capability() {
     let directory = Scratch::new().expect("a directory for the script");
-    for mode in MODES {
-        let network = line();
-        let builder = Node::builder(network.node(0), binary_without(&directory)).relaying();
-        let builder = builder.config(&accepting(mode));
-        let node = builder.start().expect("the node becomes ready");
-        connect_from_low_ports(&network);
-        assert_eq!(counter(&node, "relays_opened"), 2, "{mode}");
-        assert_eq!(counter(&node, "ports_forbidden"), 6);
+    let network = line();
+    let builder = Node::builder(network.node(0), binary_without(&directory));
+    let builder = builder.relaying().config(&each_mode());
+    let node = builder.start().expect("the node becomes ready");
+    for (turn, (mode, port)) in (1..).zip(MODES_BY_PORT) {
+        connect_from_low_ports(&network, port);
+        assert_eq!(counter(&node, "relays_opened"), 2 * turn, "{mode}");
+        assert_eq!(counter(&node, "ports_forbidden"), 6 * turn);
         let message = |line: &&String| line.contains("CAP_NET_BIND_SERVICE is missing");
         assert_eq!(node.log().iter().filter(message).count(), 1, "{mode}");
     }

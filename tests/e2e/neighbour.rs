@@ -11,8 +11,8 @@ use posthaste_lab::network::{Network, TO_SERVER};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    PORT, SOON, accepting, counter, dial, errno, expect_accepted_and_reset, line, start_relaying,
-    talkative, until_counter,
+    PORT, SOON, accepting, counter, dial, each_mode, errno, expect_accepted_and_reset, line,
+    start_relaying, talkative, until, until_counter,
 };
 use crate::watch::relay_lines;
 
@@ -131,11 +131,12 @@ fn short_connect_timeout() {
 fn silent_neighbour_resets_client() {
     let network = line();
     talkative(network.nodes());
-    for mode in ["early", "late"] {
-        let timeouts = "[defaults.timeouts]\nconnect = \"10m\"\n";
-        let node = start_relaying(&network, &format!("{}{timeouts}", accepting(mode)));
+    let timeouts = "[defaults.timeouts]\nconnect = \"10m\"\n";
+    let node = start_relaying(&network, &format!("{timeouts}{}", each_mode()));
+    for (mode, port) in [("early", 1080), ("late", 3080)] {
+        let targets = ABSENT.map(|text| SocketAddr::new(address(text).ip(), port));
         thread::scope(|scope| {
-            for to in ABSENT.map(address) {
+            for to in targets {
                 let client = network.client();
                 scope.spawn(move || {
                     expect_accepted_and_reset(dial(client, to));
@@ -149,7 +150,8 @@ fn silent_neighbour_resets_client() {
             }
         });
         until_counter(&node, "relays", 0);
-        for to in ABSENT.map(address) {
+        for to in targets {
+            until("both are logged", || outcomes_to(&node, to).len() >= 2);
             let outcomes = outcomes_to(&node, to);
             assert_eq!(outcomes.len(), 2, "{mode} {to}: {outcomes:?}");
             assert_eq!(outcomes[0], "upstream_unreachable", "{mode} {to}");

@@ -11,8 +11,9 @@ use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
 use crate::support::{
-    MODES, PORT, Pair, binary, counter, dial, dial_from, firewall, firewall_script, firewall_text,
-    line, listen, network, remove_firewall, target, until, until_counter,
+    MODES, MODES_BY_PORT, PORT, Pair, binary, counter, dial, dial_from, each_mode, firewall,
+    firewall_script, firewall_text, line, listen, network, remove_firewall, target, until,
+    until_counter,
 };
 use crate::syn_options::raw::send_syn;
 
@@ -45,6 +46,14 @@ pub(crate) fn observing(host: &Namespace, mode: &str) -> Node {
     node.start().expect("the node becomes ready")
 }
 
+/// The same with every accept mode, by port.
+pub(crate) fn observing_in_each_mode(host: &Namespace) -> Node {
+    let defaults = "[defaults]\ndata_path = \"socket\"\n";
+    let config = format!("[observe]\ngain_min = \"0s\"\n{defaults}{}", each_mode());
+    let node = Node::builder(host, binary()).config(&config);
+    node.start().expect("the node becomes ready")
+}
+
 /// A counter of the eBPF programs.
 pub(crate) fn redirect(node: &Node, name: &str) -> u64 {
     let status = node.status().expect("the node answers");
@@ -70,9 +79,9 @@ pub(crate) fn connect(
 #[test]
 fn known_destinations_are_relayed() {
     let network = line();
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let node = observing(network.node(0), mode);
+    let node = observing_in_each_mode(network.node(0));
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let strict = counter(&node, "strict");
             assert!(
@@ -99,9 +108,9 @@ fn known_destinations_are_relayed() {
             };
             assert_eq!(counter(&node, "strict"), trials, "the third is none");
         }
-        assert_eq!(redirect(&node, "learned"), 2);
-        assert_eq!(redirect(&node, "trials"), 2);
     }
+    assert_eq!(redirect(&node, "learned"), 6);
+    assert_eq!(redirect(&node, "trials"), 6);
 }
 
 // promise: X2
@@ -147,10 +156,10 @@ fn firewall_changes_are_noticed() {
 #[test]
 fn masqueraded_clients_are_relayed() {
     let network = line();
-    let listener = listen(network.server(), PORT);
     firewall_script(network.node(0), MASQUERADE);
-    for mode in MODES {
-        let node = observing(network.node(0), mode);
+    let node = observing_in_each_mode(network.node(0));
+    for (relays, (mode, port)) in [6, 12, 18].into_iter().zip(MODES_BY_PORT) {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let direct = Pair::open(&network, family, &listener);
             let seen = direct.seen_by_server().ip();
@@ -163,7 +172,7 @@ fn masqueraded_clients_are_relayed() {
                 pair.close_client_first();
             }
         }
-        until_counter(&node, "relays_opened", 6);
+        until_counter(&node, "relays_opened", relays);
     }
 }
 
@@ -190,33 +199,37 @@ fn relays_share_a_pool_of_addresses() {
     let network = line();
     let router = network.node(0);
     share_a_pool(router);
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        for family in Family::ALL {
-            let to = target(&network, family, &listener);
-            let held = PORTS.map(|port| {
-                let from = SocketAddr::new(network.client_address(family), port);
-                Pair::of(dial_from(network.client(), from, to), &listener)
-            });
-            let node = observing(router, mode);
-            connect(&network, &node, family, &listener);
-            assert!(
-                connect(&network, &node, family, &listener),
-                "{mode} {family}"
-            );
-            let range = router.sysctl("net.ipv4.ip_local_port_range", "40000 40001");
-            range.expect("a range");
-            let mut pair = Pair::open(&network, family, &listener);
-            pair.check();
-            pair.close_client_first();
-            until_counter(&node, "relays_opened", 2);
-            let range = router.sysctl("net.ipv4.ip_local_port_range", "32768 60999");
-            range.expect("a range");
-            for pair in held {
-                pair.close_client_first();
-            }
-        }
+    let listeners = MODES_BY_PORT.map(|(mode, port)| (mode, listen(network.server(), port)));
+    let each = || {
+        listeners
+            .iter()
+            .flat_map(|mode| Family::ALL.map(|family| (mode, family)))
+    };
+    let held = each().flat_map(|((_, listener), family)| {
+        let to = target(&network, family, listener);
+        PORTS.map(|port| {
+            let from = SocketAddr::new(network.client_address(family), port);
+            Pair::of(dial_from(network.client(), from, to), listener)
+        })
+    });
+    let held: Vec<_> = held.collect();
+    let node = observing_in_each_mode(router);
+    for (turn, ((mode, listener), family)) in (1..).zip(each()) {
+        connect(&network, &node, family, listener);
+        assert!(
+            connect(&network, &node, family, listener),
+            "{mode} {family}"
+        );
+        let range = router.sysctl("net.ipv4.ip_local_port_range", "40000 40001");
+        range.expect("a range");
+        let mut pair = Pair::open(&network, family, listener);
+        pair.check();
+        pair.close_client_first();
+        until_counter(&node, "relays_opened", 2 * turn);
+        let range = router.sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+        range.expect("a range");
     }
+    held.into_iter().for_each(Pair::close_client_first);
 }
 
 // promise: X7
@@ -345,24 +358,27 @@ fn limiting_firewall_stops_relays() {
 /// handshake is no evidence about the present rules.
 #[test]
 fn late_acks_permit_nothing() {
-    for family in Family::ALL {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        // A repeated SYN-ACK of the server would show a lost packet.
-        let repeats = network.server().sysctl("net.ipv4.tcp_synack_retries", "0");
-        repeats.expect("a namespace has its own settings");
-        let node = observing(network.node(0), "early");
-        let silence = "tcp flags & (syn | ack | rst) == ack drop";
-        firewall(network.client(), "late", &[("output", silence)]);
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    // A repeated SYN-ACK of the server would show a lost packet.
+    let repeats = network.server().sysctl("net.ipv4.tcp_synack_retries", "0");
+    repeats.expect("a namespace has its own settings");
+    let node = observing(network.node(0), "early");
+    let silence = "tcp flags & (syn | ack | rst) == ack drop";
+    firewall(network.client(), "late", &[("output", silence)]);
+    let late = Family::ALL.map(|family| {
         let target = target(&network, family, &listener);
-        let mut stream = dial(network.client(), target).expect("the client connects");
-        let forbidden = "tcp flags & (syn | ack) == syn drop";
-        firewall(network.node(0), "forbidding", &[("forward", forbidden)]);
-        until("the change is noticed", || {
-            let log = node.log();
-            log.iter().any(|line| line.contains("observed again"))
-        });
-        remove_firewall(network.client(), "late");
+        let stream = dial(network.client(), target).expect("the client connects");
+        (family, target, stream)
+    });
+    let forbidden = "tcp flags & (syn | ack) == syn drop";
+    firewall(network.node(0), "forbidding", &[("forward", forbidden)]);
+    until("the change is noticed", || {
+        let log = node.log();
+        log.iter().any(|line| line.contains("observed again"))
+    });
+    remove_firewall(network.client(), "late");
+    for (family, target, mut stream) in late {
         stream.write_all(b"late").expect("the bytes are sent");
         // The server has given up the handshake, or receives the rest of it.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
@@ -445,12 +461,12 @@ fn forged_syns_end_nothing() {
 #[test]
 fn masqueraded_clients_with_cookies() {
     let network = line();
-    let listener = listen(network.server(), PORT);
     firewall_script(network.node(0), MASQUERADE);
     let always = network.node(0).sysctl("net.ipv4.tcp_syncookies", "2");
     always.expect("a namespace has its own settings");
-    for mode in MODES {
-        let node = observing(network.node(0), mode);
+    let node = observing_in_each_mode(network.node(0));
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             for relayed in [false, true, true] {
                 assert_eq!(
@@ -460,6 +476,6 @@ fn masqueraded_clients_with_cookies() {
                 );
             }
         }
-        assert!(redirect(&node, "cookies") >= 4, "{mode}");
     }
+    assert!(redirect(&node, "cookies") >= 12);
 }

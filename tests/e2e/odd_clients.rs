@@ -13,8 +13,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, SOON, accept, accepting, close, counter, deliver, dial, dial_from,
-    dial_with, expect_end, firewall, line, listen, network, remove_firewall, reset, start_relaying,
+    MODES_BY_PORT, PORT, Pair, SOON, accept, close, counter, deliver, dial, dial_from, dial_with,
+    each_mode, expect_end, firewall, line, listen, network, remove_firewall, reset, start_relaying,
     target, tcp_socket, until, until_counter, until_ended,
 };
 
@@ -27,9 +27,9 @@ fn far_server() -> Network {
 #[test]
 fn early_bytes_arrive() {
     let network = far_server();
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let mut client = dial(network.client(), to).expect("it connects");
@@ -47,18 +47,18 @@ fn early_bytes_arrive() {
             drop(server);
             expect_end(&mut client);
         }
-        until_ended(&node, "finished", 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 // promise: T16
 #[test]
 fn early_close_leaves_nothing() {
     let network = far_server();
-    let listener = listen(network.server(), PORT);
-    for mode in ["early", "late"] {
-        let config = format!("{}[half_open]\nexpiry = \"1s\"\n", accepting(mode));
-        let node = start_relaying(&network, &config);
+    let config = format!("[half_open]\nexpiry = \"1s\"\n{}", each_mode());
+    let node = start_relaying(&network, &config);
+    for (mode, port) in [("early", 1080), ("late", 3080)] {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             reset(dial(network.client(), to).expect("it connects"));
@@ -77,7 +77,6 @@ fn early_close_leaves_nothing() {
             let end = end.expect_err("a reset").kind();
             assert_eq!(end, io::ErrorKind::ConnectionReset, "{mode}");
         }
-        listener.set_nonblocking(false).expect("an option");
     }
 }
 
@@ -86,12 +85,12 @@ fn early_close_leaves_nothing() {
 #[test]
 fn same_port_new_attempt() {
     let network = line();
-    let listener = listen(network.server(), PORT);
-    for (mode, port) in MODES.into_iter().zip([4001, 4002, 4003]) {
-        let node = start_relaying(&network, &accepting(mode));
+    let node = start_relaying(&network, &each_mode());
+    for (_, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
-            let from = SocketAddr::new(network.client_address(family), port);
+            let from = SocketAddr::new(network.client_address(family), 4001);
             let deaf = "tcp flags & (syn | ack) == syn | ack drop";
             firewall(network.client(), "deaf", &[("input", deaf)]);
             let before = counter(&node, "syns_redirected");
@@ -114,10 +113,10 @@ fn same_port_new_attempt() {
             pair.check();
             pair.close_client_first();
         }
-        until_ended(&node, "finished", 2);
-        until_counter(&node, "relays", 0);
-        assert_eq!(counter(&node, "half_open"), 0);
     }
+    until_ended(&node, "finished", 6);
+    until_counter(&node, "relays", 0);
+    assert_eq!(counter(&node, "half_open"), 0);
 }
 
 /// Urgent bytes arrive like any others, though without their urgency.
@@ -167,7 +166,6 @@ fn send_with_urgent_bytes(mut from: &TcpStream, mut to: &TcpStream, bytes: usize
 #[test]
 fn syn_with_data() {
     let network = line();
-    let listener = listen(network.server(), PORT);
     // 1: client, 2: server, 4: send data without a cookie.
     network
         .client()
@@ -177,9 +175,10 @@ fn syn_with_data() {
         .server()
         .sysctl("net.ipv4.tcp_fastopen", "0x203")
         .unwrap();
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
-        let capture = Capture::start(network.client());
+    let node = start_relaying(&network, &each_mode());
+    let capture = Capture::start(network.client());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let socket = network
@@ -198,22 +197,21 @@ fn syn_with_data() {
             pair.check();
             pair.close_client_first();
         }
-        assert!(capture.syns_to(PORT).iter().all(|syn| syn.bytes == 10));
-        until_ended(&node, "finished", 2);
+        let syns = capture.syns_to(port);
+        assert!(!syns.is_empty() && syns.iter().all(|syn| syn.bytes == 10));
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 // promise: T16
 #[test]
 fn multipath_falls_back() {
     let network = line();
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let node = start_relaying(
-            &network,
-            &format!("{}multipath = \"off\"\n", accepting(mode)),
-        );
+    let config = format!("[defaults]\nmultipath = \"off\"\n{}", each_mode());
+    let node = start_relaying(&network, &config);
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let connect = || -> io::Result<TcpStream> {
@@ -227,21 +225,21 @@ fn multipath_falls_back() {
             pair.check();
             pair.close_client_first();
         }
-        until_ended(&node, "finished", 2);
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 // promise: T16
 #[test]
 fn ip_options_and_ecn() {
     let network = line();
-    let listener = listen(network.server(), PORT);
     for host in [network.client(), network.server()] {
         host.sysctl("net.ipv4.tcp_ecn", "1").unwrap();
     }
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             let to = target(&network, family, &listener);
             let dialled = dial_with(network.client(), to, |socket| {
@@ -255,9 +253,9 @@ fn ip_options_and_ecn() {
             pair.check();
             pair.close_client_first();
         }
-        until_ended(&node, "finished", 2);
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 /// Has IPv4 packets of a socket carry options (`IP_OPTIONS`, RFC 791).

@@ -10,8 +10,7 @@ use posthaste_lab::network::Family;
 use posthaste_lab::process::wait_until;
 
 use crate::support::{
-    PORT, Pair, counter, ended, expect_end, firewall, line, listen, remove_firewall,
-    start_relaying, until_ended,
+    PORT, Pair, counter, ended, expect_end, firewall, line, listen, start_relaying, until_ended,
 };
 
 /// More than the socket buffers of a whole path hold.
@@ -62,35 +61,29 @@ fn pausing_reader_gets_everything() {
 // promise: I9
 #[test]
 fn dead_end_detected() {
-    for doing in ["nothing", "reading", "pausing"] {
-        let network = line();
-        let node = start_relaying(&network, TIMEOUTS);
-        let listener = listen(network.server(), PORT);
-        let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    let network = line();
+    let node = start_relaying(&network, TIMEOUTS);
+    let listener = listen(network.server(), PORT);
+    let open = || Family::ALL.map(|family| Pair::open(&network, family, &listener));
+    let [mut silent, mut reading, mut pausing] = [open(), open(), open()];
+    for pairs in [&mut silent, &mut reading, &mut pausing] {
         pairs.iter_mut().for_each(Pair::check);
-        if doing == "pausing" {
-            for pair in &mut pairs {
-                fill(&mut pair.server);
-            }
-        }
-        firewall(
-            network.client(),
-            "deaf",
-            &[("input", DEAF), ("output", DEAF)],
-        );
-        if doing == "reading" {
-            for pair in &mut pairs {
-                pair.server.write_all(b"lost").expect("it is taken");
-            }
-        }
-        let found = wait_until(doing, IN_TIME, || ended(&node, "downstream_timeout") == 2);
-        assert!(
-            found.is_ok(),
-            "{doing}: {} relays",
-            counter(&node, "relays")
-        );
-        remove_firewall(network.client(), "deaf");
     }
+    for pair in &mut pausing {
+        fill(&mut pair.server);
+    }
+    firewall(
+        network.client(),
+        "deaf",
+        &[("input", DEAF), ("output", DEAF)],
+    );
+    for pair in &mut reading {
+        pair.server.write_all(b"lost").expect("it is taken");
+    }
+    let found = wait_until("dead ends", IN_TIME, || {
+        ended(&node, "downstream_timeout") == 6
+    });
+    assert!(found.is_ok(), "{:#}", node.relays().expect("it answers"));
 }
 
 /// Writes until nothing has been taken for a second: every window on the path is closed.

@@ -13,13 +13,13 @@ use posthaste_lab::transfer::{Request, fetch};
 use serde_json::Value;
 
 use crate::support::{
-    MODES, PORT, Pair, SOON, accepting, binary, counter, deliver, dial, firewall, firewall_script,
-    line, listen, network, serve, start_relaying, until_counter, until_ended,
+    MODES_BY_PORT, PORT, Pair, SOON, binary, counter, deliver, dial, each_mode, firewall,
+    firewall_script, line, listen, network, serve_at, start_relaying, until_counter, until_ended,
 };
 
-/// Opens a connection of each family and sends something each way.
-fn connect_each(network: &Network) {
-    let listener = listen(network.server(), PORT);
+/// Opens a connection of each family to a port and sends something each way.
+fn connect_each(network: &Network, port: u16) {
+    let listener = listen(network.server(), port);
     for family in Family::ALL {
         let mut pair = Pair::open(network, family, &listener);
         pair.check();
@@ -27,11 +27,11 @@ fn connect_each(network: &Network) {
     }
 }
 
-/// Fetches much over each family.
-fn transfer_each(network: &Network) {
-    let _server = serve(network);
+/// Fetches much from a port over each family.
+fn transfer_each(network: &Network, port: u16) {
+    let _server = serve_at(network, port);
     for family in Family::ALL {
-        let request = Request::new(network.server_address(family), PORT, 1_000_000);
+        let request = Request::new(network.server_address(family), port, 1_000_000);
         fetch(network.client(), &request).unwrap_or_else(|error| panic!("{family}: {error:#}"));
     }
 }
@@ -70,35 +70,35 @@ pub(crate) fn complaints(answer: &Value, check: &str) -> Vec<(String, String)> {
 // promise: T12
 #[test]
 fn syn_cookies_on_node() {
-    for mode in MODES {
-        let network = line();
-        network
-            .node(0)
-            .sysctl("net.ipv4.tcp_syncookies", "2")
-            .unwrap();
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    network
+        .node(0)
+        .sysctl("net.ipv4.tcp_syncookies", "2")
+        .unwrap();
+    let node = start_relaying(&network, &each_mode());
+    for (turn, (mode, port)) in (1..).zip(MODES_BY_PORT) {
         for _ in 0..3 {
-            connect_each(&network);
+            connect_each(&network, port);
         }
-        until_ended(&node, "finished", 6);
-        assert_eq!(counter(&node, "cookies"), 6, "{mode}");
+        until_ended(&node, "finished", 6 * turn);
+        assert_eq!(counter(&node, "cookies"), 6 * turn, "{mode}");
         assert_eq!(counter(&node, mode), 6, "{mode}");
-        until_counter(&node, "half_open", 0);
     }
+    until_counter(&node, "half_open", 0);
 }
 
 // promise: T12
 #[test]
 fn reverse_path_filters_accept() {
-    for filter in [1, 2] {
-        let network = Network::line([Link::Veth, Link::Veth]).build().unwrap();
-        let (key, filter) = ("net.ipv4.conf.all.rp_filter", filter.to_string());
-        network.node(0).sysctl(key, &filter).unwrap();
-        for mode in MODES {
-            let node = start_relaying(&network, &accepting(mode));
-            connect_each(&network);
-            until_ended(&node, "finished", 2);
+    let network = line();
+    for filter in ["1", "2"] {
+        let key = "net.ipv4.conf.all.rp_filter";
+        network.node(0).sysctl(key, filter).unwrap();
+        let node = start_relaying(&network, &each_mode());
+        for (_, port) in MODES_BY_PORT {
+            connect_each(&network, port);
         }
+        until_ended(&node, "finished", 6);
     }
 }
 
@@ -133,7 +133,7 @@ fn doctor_finds_dropping_settings() {
     assert!(content, "{answer:#}");
     // It is right: so it works.
     let node = start_relaying(&network, "");
-    connect_each(&network);
+    connect_each(&network, PORT);
     until_ended(&node, "finished", 2);
 }
 
@@ -151,7 +151,7 @@ fn connection_tracking_first_fix() {
     let host = network.node(0);
     firewall(host, "guard", &NO_INVALID);
     // Something to track.
-    connect_each(&network);
+    connect_each(&network, PORT);
     assert_eq!(complaints(&doctor(host).1, "conntrack"), []);
     let vouched = "[defaults]\nobserve = false\n";
     let (_, answer) = doctor_for(host, vouched);
@@ -189,20 +189,20 @@ fn connection_tracking_second_fix() {
 }
 
 fn transfers_in_all_modes(network: &Network) {
-    for mode in MODES {
-        let node = start_relaying(network, &accepting(mode));
-        transfer_each(network);
-        until_ended(&node, "finished", 2);
+    let node = start_relaying(network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        transfer_each(network, port);
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 // promise: T9
 #[test]
 fn older_connection_continues() {
+    let network = line();
+    let listener = listen(network.server(), PORT);
     for stop in [Node::kill, |node: &mut Node| node.stop(SOON).map(drop)] {
-        let network = line();
-        let listener = listen(network.server(), PORT);
         let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
         pairs.iter_mut().for_each(Pair::check);
         let mut node = start_relaying(&network, "");
@@ -231,16 +231,16 @@ fn mixed_link_layers() {
     for links in mixtures {
         let what = format!("{links:?}");
         let network = network(links);
-        for mode in MODES {
-            let node = start_relaying(&network, &accepting(mode));
+        let node = start_relaying(&network, &each_mode());
+        for (mode, port) in MODES_BY_PORT {
             for _ in 0..3 {
-                connect_each(&network);
+                connect_each(&network, port);
             }
-            transfer_each(&network);
-            until_ended(&node, "finished", 8);
+            transfer_each(&network, port);
             assert_eq!(counter(&node, mode), 8, "{mode} {what}");
-            assert_eq!(counter(&node, "frames_lost"), 0, "{mode} {what}");
         }
+        until_ended(&node, "finished", 24);
+        assert_eq!(counter(&node, "frames_lost"), 0, "{what}");
     }
 }
 
@@ -248,19 +248,19 @@ fn mixed_link_layers() {
 #[test]
 fn client_and_server_swapped_sides() {
     let network = line();
-    let listener = listen(network.client(), PORT);
-    for mode in MODES {
-        let node = start_relaying(&network, &accepting(mode));
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.client(), port);
         for family in Family::ALL {
-            let to = SocketAddr::new(network.client_address(family), PORT);
+            let to = SocketAddr::new(network.client_address(family), port);
             let mut pair = Pair::of(dial(network.server(), to), &listener);
             assert_eq!(pair.seen_by_server(), pair.client_address());
             pair.check();
             pair.close_server_first();
         }
-        until_ended(&node, "finished", 2);
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }
 
 // promise: T4
@@ -274,17 +274,17 @@ fn translating_host_own_address() {
         }
     }";
     firewall_script(network.node(0), masquerade);
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let config = format!("{}source_address = \"node\"\n", accepting(mode));
-        let node = start_relaying(&network, &config);
+    let config = format!("[defaults]\nsource_address = \"node\"\n{}", each_mode());
+    let node = start_relaying(&network, &config);
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for (family, own) in Family::ALL.into_iter().zip(["10.0.1.1", "fd00:0:0:1::1"]) {
             let mut pair = Pair::open(&network, family, &listener);
             pair.check();
             assert_eq!(pair.seen_by_server().ip().to_string(), own, "{mode}");
             pair.close_client_first();
         }
-        until_ended(&node, "finished", 2);
         assert_eq!(counter(&node, mode), 2);
     }
+    until_ended(&node, "finished", 6);
 }

@@ -8,12 +8,12 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial_from, expect_reset, kernel_counter, line, listen,
+    MODES_BY_PORT, Pair, counter, dial_from, each_mode, expect_reset, kernel_counter, line, listen,
     reset, start_relaying, target, until, until_counter, until_ended,
 };
 use crate::watch::sockets;
 
-/// Connections made in a row: fewer than show that the client is near, whose flows then open late.
+/// Connections made in a row: fewer than show that the client is near, whose early flows then open late.
 const TIMES: u64 = 15;
 
 /// Repetitions that a busy machine may cause. What goes wrong systematically, does so each time.
@@ -27,8 +27,8 @@ fn repeated_syns(network: &Network) -> u64 {
 }
 
 /// Connects many times from the same port, and lets `close` end each connection.
-fn connect_often(network: &Network, family: Family, close: impl Fn(Pair)) {
-    let listener = listen(network.server(), PORT);
+fn connect_often(network: &Network, family: Family, port: u16, close: impl Fn(Pair)) {
+    let listener = listen(network.server(), port);
     let to = target(network, family, &listener);
     let from = SocketAddr::new(network.client_address(family), 7777);
     let before = repeated_syns(network);
@@ -62,92 +62,92 @@ fn without_timestamps(host: &Namespace) {
 // promise: T11
 #[test]
 fn reuse_after_client_close() {
-    for mode in MODES {
-        let network = line();
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
         for family in Family::ALL {
-            connect_often(&network, family, Pair::close_client_first);
+            connect_often(&network, family, port, Pair::close_client_first);
         }
-        until_ended(&node, "finished", 2 * TIMES);
-        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
         assert_eq!(counter(&node, mode), 2 * TIMES);
-        until_none_waits(&network);
     }
+    until_ended(&node, "finished", 6 * TIMES);
+    assert_eq!(counter(&node, "port_fallbacks"), 0);
+    until_none_waits(&network);
 }
 
 // promise: T11
 #[test]
 fn reuse_after_server_close() {
-    for mode in MODES {
-        let network = line();
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (mode, port) in MODES_BY_PORT {
         for family in Family::ALL {
-            connect_often(&network, family, Pair::close_server_first);
+            connect_often(&network, family, port, Pair::close_server_first);
         }
-        until_ended(&node, "finished", 2 * TIMES);
-        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
         assert_eq!(counter(&node, mode), 2 * TIMES);
-        until_none_waits(&network);
     }
+    until_ended(&node, "finished", 6 * TIMES);
+    assert_eq!(counter(&node, "port_fallbacks"), 0);
+    until_none_waits(&network);
 }
 
 // promise: T11
 #[test]
 fn reuse_client_without_timestamps() {
-    for mode in MODES {
-        let network = line();
-        forgetful(network.client());
-        without_timestamps(network.client());
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    forgetful(network.client());
+    without_timestamps(network.client());
+    let node = start_relaying(&network, &each_mode());
+    for (_, port) in MODES_BY_PORT {
         for family in Family::ALL {
-            connect_often(&network, family, Pair::close_client_first);
-            connect_often(&network, family, Pair::close_server_first);
+            connect_often(&network, family, port, Pair::close_client_first);
+            connect_often(&network, family, port, Pair::close_server_first);
         }
-        until_ended(&node, "finished", 4 * TIMES);
-        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
     }
+    until_ended(&node, "finished", 12 * TIMES);
+    assert_eq!(counter(&node, "port_fallbacks"), 0);
 }
 
 // promise: T11
 #[test]
 fn reuse_server_without_timestamps() {
-    for mode in MODES {
-        let network = line();
-        without_timestamps(network.server());
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    without_timestamps(network.server());
+    let node = start_relaying(&network, &each_mode());
+    for (_, port) in MODES_BY_PORT {
         for family in Family::ALL {
-            connect_often(&network, family, |pair| {
+            connect_often(&network, family, port, |pair| {
                 pair.close_client_first();
                 // A client that reconnects before the socket is removed gets another port.
                 until_none_waits(&network);
             });
         }
-        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
-        until_ended(&node, "finished", 2 * TIMES);
-        until_counter(&node, "half_open", 0);
     }
+    assert_eq!(counter(&node, "port_fallbacks"), 0);
+    until_ended(&node, "finished", 6 * TIMES);
+    until_counter(&node, "half_open", 0);
 }
 
 // promise: T11
 #[test]
 fn reuse_after_resets() {
-    for mode in MODES {
-        let network = line();
-        let node = start_relaying(&network, &accepting(mode));
+    let network = line();
+    let node = start_relaying(&network, &each_mode());
+    for (_, port) in MODES_BY_PORT {
         for family in Family::ALL {
-            connect_often(&network, family, |pair| {
+            connect_often(&network, family, port, |pair| {
                 reset(pair.client);
                 let mut server = pair.server;
                 expect_reset(&mut server);
             });
-            connect_often(&network, family, |pair| {
+            connect_often(&network, family, port, |pair| {
                 reset(pair.server);
                 let mut client = pair.client;
                 expect_reset(&mut client);
             });
         }
-        until_ended(&node, "downstream_reset", 2 * TIMES);
-        until_ended(&node, "upstream_reset", 2 * TIMES);
-        assert_eq!(counter(&node, "port_fallbacks"), 0, "{mode}");
     }
+    until_ended(&node, "downstream_reset", 6 * TIMES);
+    until_ended(&node, "upstream_reset", 6 * TIMES);
+    assert_eq!(counter(&node, "port_fallbacks"), 0);
 }

@@ -8,8 +8,8 @@ use posthaste_lab::node::Node;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, add_address, counter, detail, dial, dial_from, expect_reset, line, listen,
-    relay_of, start_relaying, target, until_counter, until_ended,
+    MODES_BY_PORT, PORT, Pair, add_address, counter, detail, dial, dial_from, expect_reset, line,
+    listen, relay_of, start_relaying, target, until_counter, until_ended,
 };
 
 /// The rule that a connection came under; none when it is not relayed.
@@ -234,16 +234,13 @@ fn congestion(node: &Node, pair: &Pair) -> [String; 2] {
     })
 }
 
-/// Rules for ports 1001 and on, each with its own congestion controls.
-fn congestion_rules(mode: &str, sides: &[[&str; 2]]) -> String {
-    let rule = |(port, [downstream, upstream]): (u16, &[&str; 2])| {
-        format!(
-            "[[rule]]\nname = \"port-{port}\"\nports = [{port}]\naccept = {mode:?}\n\
-             [rule.downstream]\ncongestion = {downstream:?}\n\
-             [rule.upstream]\ncongestion = {upstream:?}\n"
-        )
-    };
-    (1001..).zip(sides).map(rule).collect()
+/// A rule in an accept mode for a port, with its own congestion controls.
+fn congestion_rule(mode: &str, port: u16, [downstream, upstream]: [&str; 2]) -> String {
+    format!(
+        "[[rule]]\nname = \"port-{port}\"\nports = [{port}]\naccept = {mode:?}\n\
+         [rule.downstream]\ncongestion = {downstream:?}\n\
+         [rule.upstream]\ncongestion = {upstream:?}\n"
+    )
 }
 
 // promise: R4
@@ -256,16 +253,21 @@ fn congestion_control_per_side() {
         ["cubic", "cubic"],
         ["bbr", "bbr"],
     ];
-    for mode in MODES {
-        let node = start_relaying(&network, &congestion_rules(mode, &sides));
-        for (port, expected) in (1001..).zip(sides) {
-            let listener = listen(network.server(), port);
-            for family in Family::ALL {
-                let mut pair = Pair::open(&network, family, &listener);
-                pair.check();
-                assert_eq!(congestion(&node, &pair), expected, "{mode} {family}");
-                pair.close_client_first();
-            }
+    let each = MODES_BY_PORT.into_iter().flat_map(|(mode, first)| {
+        let ports = (first..).zip(sides);
+        ports.map(move |(port, sides)| (mode, port, sides))
+    });
+    let rules = each
+        .clone()
+        .map(|(mode, port, sides)| congestion_rule(mode, port, sides));
+    let node = start_relaying(&network, &rules.collect::<String>());
+    for (mode, port, expected) in each {
+        let listener = listen(network.server(), port);
+        for family in Family::ALL {
+            let mut pair = Pair::open(&network, family, &listener);
+            pair.check();
+            assert_eq!(congestion(&node, &pair), expected, "{mode} {family}");
+            pair.close_client_first();
         }
     }
 }

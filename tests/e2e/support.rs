@@ -31,6 +31,10 @@ pub(crate) const PORT: u16 = 80;
 /// The accept modes, as a configuration names them.
 pub(crate) const MODES: [&str; 3] = ["early", "strict", "late"];
 
+/// The accept modes, each with the port by which [`each_mode`] has it.
+pub(crate) const MODES_BY_PORT: [(&str, u16); 3] =
+    [("early", 1080), ("strict", 2080), ("late", 3080)];
+
 /// The program under test.
 pub(crate) fn binary() -> PathBuf {
     env!("CARGO_BIN_EXE_posthaste").into()
@@ -94,6 +98,16 @@ pub(crate) fn start_relaying_in(host: &Namespace, config: &str) -> Node {
 /// The configuration of a node that relays everything in one accept mode.
 pub(crate) fn accepting(mode: &str) -> String {
     format!("[defaults]\naccept = {mode:?}\n")
+}
+
+/// The rules of a node that relays in one accept mode or another, by the port: each has a thousand.
+pub(crate) fn each_mode() -> String {
+    let rule = |(mode, port): (&str, u16)| {
+        let first = port / 1000 * 1000;
+        let ports = format!("ports = [\"{first}-{}\"]", first + 999);
+        format!("[[rule]]\nname = {mode:?}\naccept = {mode:?}\n{ports}\n")
+    };
+    MODES_BY_PORT.map(rule).concat()
 }
 
 /// Waits for something that should happen soon.
@@ -184,7 +198,12 @@ fn once_free<T>(mut take: impl FnMut() -> anyhow::Result<T>) -> T {
 
 /// Has the network's server serve transfers at [`PORT`].
 pub(crate) fn serve(network: &Network) -> Server {
-    once_free(|| Server::start(network.server(), PORT, network.congestion()))
+    serve_at(network, PORT)
+}
+
+/// The same at another port.
+pub(crate) fn serve_at(network: &Network, port: u16) -> Server {
+    once_free(|| Server::start(network.server(), port, network.congestion()))
 }
 
 /// A new socket of the address's family.

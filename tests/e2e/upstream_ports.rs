@@ -10,24 +10,30 @@ use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
-use crate::observing::{MASQUERADE, connect, observing, share_a_pool};
+use crate::observing::{MASQUERADE, connect, observing, observing_in_each_mode, share_a_pool};
 use crate::support::{
-    MODES, PORT, Pair, counter, dial_from, expect_reset, firewall, firewall_script, line, listen,
-    reset, until,
+    MODES_BY_PORT, PORT, Pair, counter, dial_from, expect_reset, firewall, firewall_script, line,
+    listen, reset, until,
 };
 use crate::watch::sockets;
 
 /// A port that the router publishes: whoever connects to it reaches [`PORT`].
 const PUBLISHED: u16 = PORT + 1;
 
-fn publish(network: &Network) {
-    let rules = Family::ALL.map(|family| {
-        let to = SocketAddr::new(network.server_address(family), PORT);
-        let word = if to.is_ipv4() { "ip" } else { "ip6" };
-        format!("meta nfproto {family} tcp dport {PUBLISHED} dnat {word} to {to}\n").to_lowercase()
+/// Has the router publish each port by the next one.
+fn publish(network: &Network, ports: &[u16]) {
+    let rules = ports.iter().flat_map(|port| {
+        Family::ALL.map(|family| {
+            let to = SocketAddr::new(network.server_address(family), *port);
+            let word = if to.is_ipv4() { "ip" } else { "ip6" };
+            let published = port + 1;
+            format!("meta nfproto {family} tcp dport {published} dnat {word} to {to}\n")
+                .to_lowercase()
+        })
     });
+    let rules: String = rules.collect();
     let chain = "chain pre { type nat hook prerouting priority -100";
-    let table = format!("table inet publish {{\n{chain}\n{}}}\n}}\n", rules.concat());
+    let table = format!("table inet publish {{\n{chain}\n{rules}}}\n}}\n");
     firewall_script(network.node(0), &table);
 }
 
@@ -132,7 +138,7 @@ fn relays_keep_the_address_that_nat_gives_their_client() {
 #[test]
 fn relays_take_no_port_of_a_translated_connection() {
     let network = line();
-    publish(&network);
+    publish(&network, &[PORT]);
     for family in Family::ALL {
         forwarded_connections_keep_working(&network, family, PUBLISHED);
     }
@@ -144,10 +150,10 @@ fn relays_take_no_port_of_a_translated_connection() {
 fn ports_of_ended_relays_are_free() {
     let network = line();
     let router = network.node(0);
-    publish(&network);
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let node = observing(router, mode);
+    publish(&network, &MODES_BY_PORT.map(|(_, port)| port));
+    let node = observing_in_each_mode(router);
+    for (mode, own) in MODES_BY_PORT {
+        let listener = listen(network.server(), own);
         for family in Family::ALL {
             learn_to_relay(&network, &node, family, &listener);
             let mut pair = Pair::open(&network, family, &listener);
@@ -157,7 +163,7 @@ fn ports_of_ended_relays_are_free() {
             pair.close_client_first();
             let waiting = || sockets(router, "time-wait");
             until("the end of TIME_WAIT", || waiting().is_empty());
-            opened(&network, family, [port, PUBLISHED], &listener).close_client_first();
+            opened(&network, family, [port, own + 1], &listener).close_client_first();
         }
     }
 }
@@ -168,22 +174,21 @@ fn ports_of_ended_relays_are_free() {
 #[test]
 fn one_port_for_a_published_and_a_direct_connection() {
     let network = line();
-    publish(&network);
-    let listener = listen(network.server(), PORT);
-    for (mode, ports) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
-        let node = observing(network.node(0), mode);
+    publish(&network, &MODES_BY_PORT.map(|(_, port)| port));
+    let node = observing_in_each_mode(network.node(0));
+    for (_, own) in MODES_BY_PORT {
+        let (published, listener) = (own + 1, listen(network.server(), own));
         for family in Family::ALL {
             learn_to_relay(&network, &node, family, &listener);
-            for (port, [first, second]) in
-                [(ports, [PUBLISHED, PORT]), (ports + 2, [PORT, PUBLISHED])]
+            for (port, [first, second]) in [(30_001, [published, own]), (30_003, [own, published])]
             {
                 let mut held = opened(&network, family, [port, first], &listener);
                 opened(&network, family, [port, second], &listener).close_client_first();
                 held.check();
                 held.close_server_first();
             }
-            opened(&network, family, [ports + 4, PUBLISHED], &listener).close_server_first();
-            opened(&network, family, [ports + 4, PORT], &listener).close_client_first();
+            opened(&network, family, [30_005, published], &listener).close_server_first();
+            opened(&network, family, [30_005, own], &listener).close_client_first();
         }
     }
 }
@@ -196,22 +201,26 @@ fn connections_after_a_reset_are_translated() {
     let network = line();
     let router = network.node(0);
     firewall_script(router, MASQUERADE);
-    let listener = listen(network.server(), PORT);
-    for (mode, port) in MODES.into_iter().zip([30_001, 30_011, 30_021]) {
-        for family in Family::ALL {
-            let node = observing(router, mode);
-            learn_to_relay(&network, &node, family, &listener);
-            let Pair { mut client, server } = opened(&network, family, [port, PORT], &listener);
-            reset(server);
-            expect_reset(&mut client);
-            drop(client);
-            until("no relay", || counter(&node, "relays") == 0);
-            drop(node);
-            let after = opened(&network, family, [port, PORT], &listener);
-            let own = network.client_address(family);
-            assert_ne!(after.seen_by_server().ip(), own, "{mode} {family}");
-            after.close_server_first();
-        }
+    let listeners = MODES_BY_PORT.map(|mode| (mode, listen(network.server(), mode.1)));
+    let each = || {
+        listeners
+            .iter()
+            .flat_map(|mode| Family::ALL.map(|family| (mode, family)))
+    };
+    let node = observing_in_each_mode(router);
+    for (((_, port), listener), family) in each() {
+        learn_to_relay(&network, &node, family, listener);
+        let Pair { mut client, server } = opened(&network, family, [30_001, *port], listener);
+        reset(server);
+        expect_reset(&mut client);
+    }
+    until("no relay", || counter(&node, "relays") == 0);
+    drop(node);
+    for (((mode, port), listener), family) in each() {
+        let after = opened(&network, family, [30_001, *port], listener);
+        let own = network.client_address(family);
+        assert_ne!(after.seen_by_server().ip(), own, "{mode} {family}");
+        after.close_server_first();
     }
 }
 
@@ -240,7 +249,7 @@ fn translated_relays_leave_no_sockets() {
 fn relays_take_no_port_of_an_ended_translated_connection() {
     let network = line();
     let router = network.node(0);
-    publish(&network);
+    publish(&network, &[PORT]);
     let listener = listen(network.server(), PORT);
     let ports: Vec<u16> = (40_001..40_016).step_by(2).collect();
     for family in Family::ALL {

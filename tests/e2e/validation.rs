@@ -13,7 +13,7 @@ use posthaste_lab::node::Node;
 
 use crate::capture::Capture;
 use crate::support::{
-    MODES, PORT, Pair, accepting, add_address, counter, dial, dial_from, ended, firewall, line,
+    PORT, Pair, accepting, add_address, counter, dial, dial_from, each_mode, ended, firewall, line,
     line_of_far_client, listen, network, relay_of, start_relaying, target, until, until_counter,
     until_ended,
 };
@@ -21,9 +21,14 @@ use crate::support::{
 /// Sends `count` spoofed SYNs, looking at the node all the while; the most half-open connections
 /// that it had at once.
 fn flood(network: &Network, node: &Node, family: Family, sources: IpNet, count: u32) -> u64 {
+    let target = SocketAddr::new(network.server_address(family), PORT);
+    flood_to(network, node, target, sources, count)
+}
+
+fn flood_to(network: &Network, node: &Node, target: SocketAddr, sources: IpNet, count: u32) -> u64 {
     let plan = Plan {
         sources,
-        target: SocketAddr::new(network.server_address(family), PORT),
+        target,
         rate: 4 * count,
         duration: Duration::from_millis(250),
         seed: 7,
@@ -59,15 +64,12 @@ fn server_counts(network: &Network, sources: IpNet) -> Counts {
     counts.expect("the kernel shows its counters")
 }
 
-/// The server has seen no handshake of a spoofed client to its end.
-fn assert_unvalidated(network: &Network, sources: IpNet, what: &str) {
+/// The server has seen no handshake of a spoofed client to its end, since there were these counts.
+fn assert_unvalidated(network: &Network, sources: IpNet, before: Counts, what: &str) {
     let counts = server_counts(network, sources);
-    let completed = (
-        counts.completed,
-        counts.passive_opens,
-        counts.cookies_received,
-    );
-    assert_eq!(completed, (0, 0, 0), "{what}: {counts:?}");
+    assert_eq!(counts.completed, 0, "{what}: {counts:?}");
+    let ended = |counts: Counts| (counts.passive_opens, counts.cookies_received);
+    assert_eq!(ended(counts), ended(before), "{what}: {counts:?}");
 }
 
 /// How the node opened the connection of a pair.
@@ -92,57 +94,68 @@ fn spoofed_clients_cookie_server() {
 }
 
 fn flood_all_modes(cookies: &str) {
-    for mode in MODES {
-        for family in Family::ALL {
-            let network = line();
-            let server = network.server();
-            server
-                .sysctl("net.ipv4.tcp_syncookies", cookies)
-                .expect("a namespace has its own cookies");
-            flooded_server_is_spared(&network, mode, family);
+    let network = line();
+    let server = network.server();
+    server
+        .sysctl("net.ipv4.tcp_syncookies", cookies)
+        .expect("a namespace has its own cookies");
+    let node = start_relaying(&network, &format!("{SMALL}{}", each_mode()));
+    // The server receives the SYNs of the clients over the budget of strict mode: so that is the last.
+    for (mode, port) in [("early", 1080), ("late", 3080), ("strict", 2080)] {
+        for (family, port) in Family::ALL.into_iter().zip([port, port + 1]) {
+            flooded_server_is_spared(&network, &node, (mode, port), family);
         }
     }
 }
 
-fn flooded_server_is_spared(network: &Network, mode: &str, family: Family) {
+fn flooded_server_is_spared(
+    network: &Network,
+    node: &Node,
+    (mode, port): (&str, u16),
+    family: Family,
+) {
     let what = format!("{mode} {family}");
-    let listener = listen(network.server(), PORT);
-    let node = start_relaying(network, &format!("{SMALL}{}", accepting(mode)));
-    let sources = spoofed(family);
-    let most = flood(network, &node, family, sources, 400);
+    let listener = listen(network.server(), port);
+    let (sources, to) = (spoofed(family), target(network, family, &listener));
+    let before = server_counts(network, sources);
+    let [opened, absent] = [counter(node, "relays_opened"), ended(node, "client_absent")];
+    let most = flood_to(network, node, to, sources, 400);
     assert!(most <= 64, "{what}: {most} half open");
-    assert_unvalidated(network, sources, &what);
-    until_counter(&node, "half_open", 0);
-    assert_unvalidated(network, sources, &what);
-    // The server receives the SYNs of the clients over the budget of strict mode.
+    assert_unvalidated(network, sources, before, &what);
+    until_counter(node, "half_open", 0);
+    assert_unvalidated(network, sources, before, &what);
     if mode != "strict" {
         until("end of all half-open connections", || {
             server_counts(network, sources).half_open == 0
         });
     }
-    until_counter(&node, "relays", 0);
-    let opened = counter(&node, "relays_opened");
-    assert_eq!(ended(&node, "client_absent"), opened, "{what}");
+    until_counter(node, "relays", 0);
+    let opened = counter(node, "relays_opened") - opened;
+    assert_eq!(ended(node, "client_absent") - absent, opened, "{what}");
     assert_eq!(opened > 0, mode != "late", "{what}");
     let mut pair = Pair::open(network, family, &listener);
     pair.check();
-    assert_eq!(mode_of(&node, &pair).as_deref(), Some(mode), "{what}");
-    assert_eq!(server_counts(network, sources).passive_opens, 1);
+    assert_eq!(mode_of(node, &pair).as_deref(), Some(mode), "{what}");
+    let passive_opens = server_counts(network, sources).passive_opens;
+    assert_eq!(passive_opens, before.passive_opens + 1, "{what}");
+    pair.close_client_first();
+    until_counter(node, "relays", 0);
 }
 
 // promise: D1
 #[test]
 fn spoofed_clients_own_address() {
     let sources = ["10.0.1.1/32", "fd00:0:0:1::1/128"];
+    let network = line();
+    let listener = listen(network.server(), PORT);
+    let config = format!("{SMALL}[defaults]\nsource_address = \"node\"\n");
+    let node = start_relaying(&network, &config);
     for (family, own) in Family::ALL.into_iter().zip(sources) {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        let config = format!("{SMALL}[defaults]\nsource_address = \"node\"\n");
-        let node = start_relaying(&network, &config);
+        let own: IpNet = own.parse().unwrap();
+        let before = server_counts(&network, own);
         let most = flood(&network, &node, family, spoofed(family), 400);
         assert!((1..=64).contains(&most), "{family}: {most} half open");
-        let own: IpNet = own.parse().unwrap();
-        assert_unvalidated(&network, own, "own address");
+        assert_unvalidated(&network, own, before, "own address");
         // The node refuses no client for want of room.
         let mut pair = Pair::open(&network, family, &listener);
         pair.check();
@@ -152,23 +165,26 @@ fn spoofed_clients_own_address() {
             server_counts(&network, own).half_open == 0
         });
         assert_eq!(ended(&node, "upstream_unreachable"), 0);
-        assert_eq!(server_counts(&network, own).passive_opens, 1);
+        let passive_opens = server_counts(&network, own).passive_opens;
+        assert_eq!(passive_opens, before.passive_opens + 1);
         let mut pair = Pair::open(&network, family, &listener);
         pair.check();
         assert_eq!(mode_of(&node, &pair).as_deref(), Some("early"));
+        drop(pair);
+        until_counter(&node, "relays", 0);
     }
 }
 
 // promise: D3
 #[test]
 fn absent_client_reset_half_open() {
-    for family in Family::ALL {
-        let network = line();
-        let _listener = listen(network.server(), PORT);
-        let node = start_relaying(&network, SMALL);
+    let network = line();
+    let _listener = listen(network.server(), PORT);
+    let node = start_relaying(&network, SMALL);
+    for (absent, family) in [20, 40].into_iter().zip(Family::ALL) {
         let capture = Capture::start(network.server());
         flood(&network, &node, family, spoofed(family), 20);
-        until_ended(&node, "client_absent", 20);
+        until_ended(&node, "client_absent", absent);
         let segments = capture.segments();
         let resets = segments
             .iter()
@@ -180,10 +196,10 @@ fn absent_client_reset_half_open() {
     }
 }
 
-/// The most SYNs that the server has seen from any one address and port of a prefix, and all.
-fn requested(capture: &Capture, sources: IpNet) -> (usize, usize) {
+/// The most SYNs that a port of the server has seen from any one address and port of a prefix, and all.
+fn requested(capture: &Capture, sources: IpNet, port: u16) -> (usize, usize) {
     let mut by_client = std::collections::HashMap::new();
-    let syns = capture.syns_to(PORT).into_iter();
+    let syns = capture.syns_to(port).into_iter();
     for syn in syns.filter(|syn| sources.contains(&syn.from.ip())) {
         *by_client.entry(syn.from).or_insert(0_usize) += 1;
     }
@@ -196,28 +212,27 @@ fn requested(capture: &Capture, sources: IpNet) -> (usize, usize) {
 #[test]
 fn absent_client_two_syns() {
     const COUNT: u32 = 60;
-    let silent = format!("tcp dport {PORT} drop");
-    for mode in ["early", "strict"] {
-        for rules in ["", &silent] {
-            for family in Family::ALL {
-                let what = format!("{mode} {family} {rules:?}");
-                let network = line();
-                let _listener = listen(network.server(), PORT);
-                firewall(network.server(), "silent", &[("input", rules)]);
-                let node = start_relaying(&network, &accepting(mode));
-                let capture = Capture::start(network.server());
-                flood(&network, &node, family, spoofed(family), COUNT);
-                until_counter(&node, "relays", 0);
-                let (most, all) = requested(&capture, spoofed(family));
-                println!("{what}: {all} SYNs for {COUNT}");
-                assert!((1..=2).contains(&most), "{what}: {most}");
-                let segments = capture.segments().into_iter();
-                let resets = segments.filter(|segment| {
-                    segment.is_reset() && spoofed(family).contains(&segment.from.ip())
-                });
-                let answered = [COUNT as usize, 0][usize::from(!rules.is_empty())];
-                assert_eq!(resets.count(), answered, "{what}: resets");
-            }
+    let network = line();
+    let server = network.server();
+    let silent = [("input", "tcp dport { 1081, 2081 } drop")];
+    firewall(server, "silent", &silent);
+    let node = start_relaying(&network, &each_mode());
+    for (port, answered) in [(1080, COUNT), (1081, 0), (2080, COUNT), (2081, 0)] {
+        let _listener = listen(server, port);
+        for family in Family::ALL {
+            let what = format!("port {port} {family}");
+            let to = SocketAddr::new(network.server_address(family), port);
+            let capture = Capture::start(server);
+            flood_to(&network, &node, to, spoofed(family), COUNT);
+            until_counter(&node, "relays", 0);
+            let (most, all) = requested(&capture, spoofed(family), port);
+            println!("{what}: {all} SYNs for {COUNT}");
+            assert!((1..=2).contains(&most), "{what}: {most}");
+            let segments = capture.segments().into_iter();
+            let resets = segments.filter(|segment| {
+                segment.is_reset() && spoofed(family).contains(&segment.from.ip())
+            });
+            assert_eq!(resets.count(), answered as usize, "{what}: resets");
         }
     }
 }
@@ -229,14 +244,14 @@ fn distant_ends_are_served() {
     let far = || Link::delay(Duration::from_millis(1300));
     for links in [[far(), Link::Veth], [Link::Veth, far()]] {
         let network = network(links);
-        let listener = listen(network.server(), PORT);
-        for mode in ["early", "strict"] {
-            let node = start_relaying(&network, &accepting(mode));
+        let node = start_relaying(&network, &each_mode());
+        for (opened, port) in [(1, 1080), (2, 2080)] {
+            let listener = listen(network.server(), port);
             let mut pair = Pair::open(&network, Family::V4, &listener);
             pair.check();
             pair.close_client_first();
             until_counter(&node, "relays", 0);
-            assert_eq!(counter(&node, "relays_opened"), 1, "{mode}");
+            assert_eq!(counter(&node, "relays_opened"), opened, "port {port}");
         }
     }
 }
@@ -347,14 +362,11 @@ fn prefix_budget() {
 // promise: D2
 #[test]
 fn fractional_budget() {
-    for mode in ["early", "strict"] {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        let config = format!(
-            "[half_open]\ntotal = 1\nreserve = 0\n{}source_address = \"node\"\n",
-            accepting(mode)
-        );
-        let node = start_relaying(&network, &config);
+    let network = line();
+    let budget = "[half_open]\ntotal = 1\nreserve = 0\n[defaults]\nsource_address = \"node\"\n";
+    let node = start_relaying(&network, &format!("{budget}{}", each_mode()));
+    for (mode, port) in [("early", 1080), ("strict", 2080)] {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             for _ in 0..5 {
                 let mut pair = Pair::open(&network, family, &listener);
@@ -372,16 +384,13 @@ fn fractional_budget() {
 // promise: D2
 #[test]
 fn budgets_are_returned() {
-    for mode in ["early", "strict"] {
-        let network = line_of_far_client();
-        let listener = listen(network.server(), PORT);
-        let config = format!(
-            "[half_open]\ntotal = 2\nreserve = 0\n{}strict_after_failure = \"0s\"\n",
-            accepting(mode)
-        );
-        let node = start_relaying(&network, &config);
+    let network = line_of_far_client();
+    let budget = "[half_open]\ntotal = 2\nreserve = 0\n[defaults]\nstrict_after_failure = \"0s\"\n";
+    let node = start_relaying(&network, &format!("{budget}{}", each_mode()));
+    for (mode, port) in [("early", 1080), ("strict", 2080)] {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
-            let closed = SocketAddr::new(network.server_address(family), PORT + 1);
+            let closed = SocketAddr::new(network.server_address(family), port + 1);
             for _ in 0..10 {
                 let refused = dial(network.client(), closed);
                 let refused =

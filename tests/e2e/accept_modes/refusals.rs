@@ -11,8 +11,9 @@ use posthaste_lab::network::{Family, Network};
 
 use super::MS;
 use crate::support::{
-    PORT, Pair, accepting, add_address, counter, dial, dial_from, errno, expect_accepted_and_reset,
-    firewall, line, listen, network, start_relaying, talkative, until, until_counter, until_ended,
+    PORT, Pair, accepting, add_address, counter, dial, dial_from, each_mode, errno,
+    expect_accepted_and_reset, firewall, line, listen, network, start_relaying, talkative, until,
+    until_counter, until_ended,
 };
 
 /// A client that gives up after a few seconds instead of minutes.
@@ -277,30 +278,29 @@ fn unreachable_early_and_late() {
     let short = Link::delay(MS);
     let network = network([short.clone(), short, Link::Veth]);
     talkative(network.nodes());
-    let walls = "tcp dport 3000 reject with icmpx type admin-prohibited\ntcp dport 3001 drop";
+    let walls = "tcp dport { 1081, 3081 } reject with icmpx type admin-prohibited\n\
+        tcp dport { 1082, 3082 } drop";
     firewall(network.node(1), "walls", &[("forward", walls)]);
     let outcomes = [
-        (2999, "upstream_refused"),
-        (3000, "upstream_unreachable"),
-        (3001, "connect_timeout"),
+        "upstream_refused",
+        "upstream_unreachable",
+        "connect_timeout",
     ];
-    for mode in ["early", "late"] {
-        let config = format!("{}[defaults.timeouts]\nconnect = \"1s\"\n", accepting(mode));
-        let node = start_relaying(&network, &config);
-        thread::scope(|scope| {
-            for (port, family) in outcomes
-                .iter()
-                .flat_map(|(port, _)| Family::ALL.map(|f| (*port, f)))
-            {
+    let timeouts = "[defaults.timeouts]\nconnect = \"1s\"\n";
+    let node = start_relaying(&network, &format!("{timeouts}{}", each_mode()));
+    thread::scope(|scope| {
+        for port in [1080..1083, 3080..3083].into_iter().flatten() {
+            for family in Family::ALL {
                 let to = SocketAddr::new(network.server_address(family), port);
                 let client = network.client();
                 scope.spawn(move || expect_accepted_and_reset(dial(client, to)));
             }
-        });
-        for (_, outcome) in outcomes {
-            until_ended(&node, outcome, 2);
         }
-        assert_eq!(counter(&node, "relays_opened"), 6);
-        assert_eq!(counter(&node, mode), 6);
+    });
+    for outcome in outcomes {
+        until_ended(&node, outcome, 4);
     }
+    assert_eq!(counter(&node, "relays_opened"), 12);
+    assert_eq!(counter(&node, "early"), 6);
+    assert_eq!(counter(&node, "late"), 6);
 }

@@ -8,7 +8,9 @@ use socket2::Protocol;
 
 use super::converting;
 use super::testbed::{TRANSFER, TwoPaths, address, multipath, server, transfer, until_joined};
-use crate::support::{PORT, SOON, counter, deliver, dial, errno, relay_of, until_ended};
+use crate::support::{
+    MODES_BY_PORT, PORT, SOON, counter, deliver, dial, each_mode, errno, relay_of, until_ended,
+};
 
 // promise: MP7
 #[test]
@@ -49,24 +51,27 @@ fn fixed_listener_accepts_both() {
 // promise: MP8
 #[test]
 fn several_paths_to_a_server() {
-    for mode in ["early", "strict", "late"] {
-        let bed = TwoPaths::new();
-        let config = format!("[defaults]\naccept = {mode:?}\nupstream_multipath = true\n");
-        let node = bed.node(&config);
-        for (count, family) in (1..).zip(Family::ALL) {
+    let bed = TwoPaths::new();
+    let config = format!("[defaults]\nupstream_multipath = true\n{}", each_mode());
+    let node = bed.node(&config);
+    for family in Family::ALL {
+        let second = address(family, 3, 3);
+        let (length, nodad) = match family {
+            Family::V4 => (24, ""),
+            Family::V6 => (64, " nodad"),
+        };
+        let words = format!("address add {second}/{length} dev eth0{nodad}");
+        bed.server.ip(&words).expect("an address");
+    }
+    let mut count = 0;
+    for (mode, port) in MODES_BY_PORT {
+        for family in Family::ALL {
+            count += 1;
             let second = address(family, 3, 3);
-            let length = if family == Family::V4 {
-                "24"
-            } else {
-                "64 nodad"
-            };
-            let length = length.split_once(' ').unwrap_or((length, ""));
-            let words = format!("address add {second}/{} dev eth0 {}", length.0, length.1);
-            bed.server.ip(words.trim()).expect("an address");
             let endpoint = format!("mptcp endpoint add {second} signal");
             bed.server.ip(&endpoint).expect("an endpoint");
-            let listener = bed.listen(family, Protocol::MPTCP);
-            let mut client = dial(&bed.client, server(family, PORT)).expect("it connects");
+            let listener = bed.listen_at(port, family, Protocol::MPTCP);
+            let mut client = dial(&bed.client, server(family, port)).expect("it connects");
             let (mut server, from) = listener.accept().expect("it arrives");
             assert_eq!(from, client.local_addr().expect("connected"), "{mode}");
             deliver(&mut client, &mut server, b"?");

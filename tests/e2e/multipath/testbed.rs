@@ -126,11 +126,16 @@ impl TwoPaths {
 
     /// A port to listen on at the server, at all its addresses of a family.
     pub(super) fn listen(&self, family: Family, protocol: Protocol) -> TcpListener {
+        self.listen_at(PORT, family, protocol)
+    }
+
+    /// The same for a port of one's choice.
+    pub(super) fn listen_at(&self, port: u16, family: Family, protocol: Protocol) -> TcpListener {
         let any = match family {
             Family::V4 => IpAddr::from([0; 4]),
             Family::V6 => IpAddr::from([0; 16]),
         };
-        let at = SocketAddr::new(any, PORT);
+        let at = SocketAddr::new(any, port);
         let make = || -> io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(protocol))?;
             if at.is_ipv6() {
@@ -159,7 +164,8 @@ impl TwoPaths {
     /// Both ends of a connection of a client with Multipath TCP. It has sent a byte: until the other
     /// end acknowledges one, a client opens no further path (RFC 8684 section 3.1).
     pub(super) fn connect(&self, family: Family, listener: &TcpListener) -> (TcpStream, TcpStream) {
-        let client = self.dial(server(family, PORT));
+        let port = listener.local_addr().expect("a bound socket").port();
+        let client = self.dial(server(family, port));
         let mut client = client.expect("the client connects");
         let (mut server, _) = listener.accept().expect("it arrives");
         server.set_read_timeout(Some(SOON)).expect("a bound");

@@ -53,9 +53,9 @@ fn route(network: &Network, family: Family, what: &str, moved: Moved) {
 fn relays_follow_moved_routes() {
     let network = line();
     add_cable(&network);
-    let listener = listen(network.server(), PORT);
-    for mode in MODES {
-        let node = observing(network.node(0), mode);
+    let node = observing_in_each_mode(network.node(0));
+    for (_, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             for (requests, answers) in [(true, true), (true, false), (false, true)] {
                 let moved = Moved { requests, answers };
@@ -81,13 +81,13 @@ fn relays_follow_moved_routes() {
 fn answers_by_another_interface_reach_relays() {
     let network = line();
     add_cable(&network);
-    let listener = listen(network.server(), PORT);
     let answers = Moved {
         requests: false,
         answers: true,
     };
-    for mode in MODES {
-        let node = observing(network.node(0), mode);
+    let node = observing_in_each_mode(network.node(0));
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         for family in Family::ALL {
             until("a relay", || connect(&network, &node, family, &listener));
             route(&network, family, "add", answers);

@@ -15,33 +15,33 @@ use posthaste_lab::transfer::{Request, Server, fetch};
 use super::wrapper;
 use crate::payload::{receive, send};
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial, line, listen, network, start_relaying, target,
-    until,
+    MODES_BY_PORT, PORT, Pair, accepting, counter, dial, each_mode, line, listen, network,
+    start_relaying, target, until,
 };
 use crate::watch::{Accounts, Descriptors, quiet, wait_for_line};
 
 // promise: D5
 #[test]
 fn full_table_forwards() {
+    let network = line();
     for relays_max in [8, 100] {
-        for mode in MODES {
-            let network = line();
-            let listener = listen(network.server(), PORT);
-            let config = format!("[node]\nworkers = 1\nrelays_max = {relays_max}\n");
-            let node = start_relaying(&network, &(config + &accepting(mode)));
-            let accounts = Accounts::of(&node);
+        let config = format!("[node]\nworkers = 1\nrelays_max = {relays_max}\n");
+        let node = start_relaying(&network, &(config + &each_mode()));
+        for (mode, port) in MODES_BY_PORT {
+            let listener = listen(network.server(), port);
+            let (accounts, before) = (Accounts::of(&node), counter(&node, "relays_opened"));
             let mut pairs = open_both(&network, &listener, relays_max);
             let relayed = counter(&node, "relays");
             assert!(
                 (1..=relays_max).contains(&relayed),
                 "{mode}: {relayed} of at most {relays_max} relays"
             );
-            let opened = counter(&node, "relays_opened");
+            let opened = counter(&node, "relays_opened") - before;
             assert_eq!(opened, relayed, "{:#}", node.status().unwrap());
             pairs.iter_mut().for_each(Pair::check);
             pairs.into_iter().for_each(Pair::close_client_first);
             accounts.settle(&node, &[("finished", relayed)]);
-            relays_again(&network, &node);
+            relays_again(&network, &node, port + 1);
         }
     }
 }
@@ -54,10 +54,9 @@ fn open_both(network: &Network, listener: &TcpListener, count: u64) -> Vec<Pair>
     pairs
 }
 
-/// Waits until the node relays new flows again.
-fn relays_again(network: &Network, node: &Node) {
-    // Where clients that were given up do not arrive.
-    let listener = &listen(network.server(), PORT + 1);
+/// Waits until the node relays new flows again, to a port at which clients that were given up do not arrive.
+fn relays_again(network: &Network, node: &Node, port: u16) {
+    let listener = &listen(network.server(), port);
     for family in Family::ALL {
         let before = counter(node, "relays_opened");
         until("relayed flow", || {
@@ -127,7 +126,7 @@ fn low_descriptor_limit() {
     }
     pairs.into_iter().for_each(Pair::close_client_first);
     accounts.settle(&node, &[("finished", relayed)]);
-    relays_again(&network, &node);
+    relays_again(&network, &node, PORT + 1);
 }
 
 /// Moves more bytes than a relay copies, so that it wants a pipe.
@@ -143,11 +142,11 @@ fn move_much(pair: &mut Pair) {
 // promise: D6
 #[test]
 fn descriptors_exhausted_and_back() {
-    for mode in MODES {
-        let network = line();
-        let listener = listen(network.server(), PORT);
-        let config = "[node]\nworkers = 1\n".to_owned();
-        let node = start_relaying(&network, &(config + &accepting(mode)));
+    let network = line();
+    let config = "[node]\nworkers = 1\n".to_owned();
+    let node = start_relaying(&network, &(config + &each_mode()));
+    for (mode, port) in MODES_BY_PORT {
+        let listener = listen(network.server(), port);
         let accounts = Accounts::of(&node);
         let mut open = open_both(&network, &listener, 2);
         let former = limit_files(&node, Descriptors::of(&node).count() + 8);
@@ -170,7 +169,7 @@ fn descriptors_exhausted_and_back() {
         limit_files(&node, former);
         open.into_iter().for_each(Pair::close_client_first);
         drop(listener);
-        relays_again(&network, &node);
+        relays_again(&network, &node, port + 1);
         accounts.settle_any(&node);
     }
 }

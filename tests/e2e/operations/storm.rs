@@ -10,14 +10,18 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
-use posthaste_lab::transfer::{Request, Server, fetch_here};
+use posthaste_lab::transfer::{Request, fetch_here};
 
-use crate::support::{MODES, PORT, SOON, accepting, counter, line, start_relaying, until};
+use crate::support::{
+    MODES_BY_PORT, SOON, counter, each_mode, line, serve_at, start_relaying, until,
+};
 
-/// Clients that connect at the same time.
-const CLIENTS: usize = 8;
+/// Clients that connect at the same time, of each family and accept mode.
+const CLIENTS: usize = 2;
 /// Transactions between two events.
-const ENOUGH: u64 = 200;
+const ENOUGH: u64 = 300;
+/// Nodes that start and end, one after the other.
+const TURNS: u32 = 4;
 /// More than any client needs, even if it has to repeat a SYN or two.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -40,14 +44,14 @@ struct Storm {
 
 impl Storm {
     /// Plays a client until the storm is over.
-    fn rage(&self, network: &Network, family: Family) {
-        let mut request = Request::new(network.server_address(family), PORT, 20_000);
+    fn rage(&self, network: &Network, family: Family, port: u16) {
+        let mut request = Request::new(network.server_address(family), port, 20_000);
         request.deadline = PATIENCE;
         network.client().run_in(|| {
             while !self.done.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 if let Err(error) = fetch_here(&request) {
-                    let error = format!("{family}: {error:#}");
+                    let error = format!("{family}, port {port}: {error:#}");
                     self.failures.lock().unwrap().push(Failure { began, error });
                 }
                 self.transactions.fetch_add(1, Ordering::Relaxed);
@@ -86,10 +90,12 @@ impl Drop for Ended<'_> {
 
 /// Runs `events` while clients connect without a pause.
 fn in_a_storm(network: &Network, storm: &Storm, events: impl FnOnce()) {
-    let _server = Server::start(network.server(), PORT, "cubic").unwrap();
+    let _servers = MODES_BY_PORT.map(|(_, port)| serve_at(network, port));
     thread::scope(|scope| {
-        for family in Family::ALL.into_iter().cycle().take(CLIENTS) {
-            scope.spawn(move || storm.rage(network, family));
+        for (_, port) in MODES_BY_PORT {
+            for family in [Family::ALL; CLIENTS].concat() {
+                scope.spawn(move || storm.rage(network, family, port));
+            }
         }
         let _end = storm.end();
         storm.wait();
@@ -103,25 +109,23 @@ fn in_a_storm(network: &Network, storm: &Storm, events: impl FnOnce()) {
 // promise: F12
 #[test]
 fn storm_of_reloads_and_drains() {
-    for mode in MODES {
-        let network = line();
-        let storm = Storm::default();
-        let mut starts = vec![];
-        in_a_storm(&network, &storm, || {
-            for _ in 0..3 {
-                let starting = Instant::now();
-                let mut node = start_relaying(&network, &accepting(mode));
-                starts.push(starting..Instant::now());
-                relay_for_a_while(&storm, &node);
-                node.process().signal(Signal::SIGHUP).unwrap();
-                relay_for_a_while(&storm, &node);
-                assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
-                storm.wait();
-            }
-        });
-        let failures = storm.failures(|began| !starts.iter().any(|start| start.contains(&began)));
-        assert!(failures.is_empty(), "{mode}: {failures:#?}");
-    }
+    let network = line();
+    let storm = Storm::default();
+    let mut starts = vec![];
+    in_a_storm(&network, &storm, || {
+        for _ in 0..TURNS {
+            let starting = Instant::now();
+            let mut node = start_relaying(&network, &each_mode());
+            starts.push(starting..Instant::now());
+            relay_for_a_while(&storm, &node);
+            node.process().signal(Signal::SIGHUP).unwrap();
+            relay_for_a_while(&storm, &node);
+            assert_eq!(node.stop(SOON).unwrap().code(), Some(0));
+            storm.wait();
+        }
+    });
+    let failures = storm.failures(|began| !starts.iter().any(|start| start.contains(&began)));
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 fn relay_for_a_while(storm: &Storm, node: &Node) {
@@ -133,19 +137,17 @@ fn relay_for_a_while(storm: &Storm, node: &Node) {
 // promise: F12
 #[test]
 fn clients_after_kill() {
-    for mode in MODES {
-        let network = line();
-        let storm = Storm::default();
-        in_a_storm(&network, &storm, || {
-            for _ in 0..3 {
-                let mut node = start_relaying(&network, &accepting(mode));
-                relay_for_a_while(&storm, &node);
-                node.kill().unwrap();
-                let killed = Instant::now();
-                storm.wait();
-                let failures = storm.failures(|began| began > killed);
-                assert!(failures.is_empty(), "{mode}: {failures:#?}");
-            }
-        });
-    }
+    let network = line();
+    let storm = Storm::default();
+    in_a_storm(&network, &storm, || {
+        for _ in 0..TURNS {
+            let mut node = start_relaying(&network, &each_mode());
+            relay_for_a_while(&storm, &node);
+            node.kill().unwrap();
+            let killed = Instant::now();
+            storm.wait();
+            let failures = storm.failures(|began| began > killed);
+            assert!(failures.is_empty(), "{failures:#?}");
+        }
+    });
 }

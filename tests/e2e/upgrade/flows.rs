@@ -12,41 +12,35 @@ use super::traffic::{Download, Echo, Visitors, servers};
 use super::{METRICS, Place, Testbed};
 use crate::chains::{Plan, line_of};
 use crate::support::{
-    MODES, PORT, Pair, accepting, counter, dial, firewall, line, listen, remove_firewall, until,
+    MODES_BY_PORT, PORT, Pair, counter, dial, each_mode, firewall, line, listen, remove_firewall,
+    until,
 };
 use crate::watch::{assert_nothing_left, http_get, relay_lines};
 
 /// The port of the servers that answer visitors.
 const ECHO: u16 = 81;
 
+/// Connections of every accept mode.
 // promise: F14
 #[test]
-fn early_connections_survive() {
-    stays_open("early");
-}
-
-// promise: F14
-#[test]
-fn strict_connections_survive() {
-    stays_open("strict");
-}
-
-// promise: F14
-#[test]
-fn late_connections_survive() {
-    stays_open("late");
-}
-
-fn stays_open(mode: &str) {
+fn connections_survive() {
     let network = Arc::new(line());
     let host = network.node(0);
-    let mut place = Place::start(host, &accepting(mode));
+    let mut place = Place::start(host, &each_mode());
     let first = place.first();
-    let _echo = Echo::start(&network, ECHO);
-    let listener = listen(network.server(), PORT);
-    let downloads =
-        Family::ALL.map(|family| Download::start(Pair::open(&network, family, &listener)));
-    let visitors = Visitors::start(Arc::clone(&network), &servers(&network, ECHO));
+    let listeners = MODES_BY_PORT.map(|(_, port)| listen(network.server(), port));
+    let each = || {
+        let each = listeners.iter();
+        each.flat_map(|listener| Family::ALL.map(|family| Pair::open(&network, family, listener)))
+    };
+    let downloads: Vec<_> = each().map(Download::start).collect();
+    for (mode, _) in MODES_BY_PORT {
+        assert_eq!(counter(&place.node, mode), 2);
+    }
+    let echoes = MODES_BY_PORT.map(|(_, port)| port + 1);
+    let _echoes = echoes.map(|port| Echo::start(&network, port));
+    let visited = echoes.map(|port| servers(&network, port)).concat();
+    let visitors = Visitors::start(Arc::clone(&network), &visited);
     visitors.wait_for_many();
     place.upgrade(host);
     visitors.wait_for_many();
@@ -56,22 +50,21 @@ fn stays_open(mode: &str) {
         place.opened_by(first),
         counter(&place.node, "relays_opened"),
     );
-    assert_eq!(before + after, visits + 2, "{before} and {after}");
-    assert!(before > 2 && after > 0);
+    assert_eq!(before + after, visits + 6, "{before} and {after}");
+    assert!(before > 6 && after > 0);
     // The verb asks the replaced nodes too.
     let status = place.node.admin_json("status").unwrap();
     assert_eq!(status["replaced"][0]["pid"], first.as_raw(), "{status:#}");
-    assert_eq!(status["replaced"][0]["relays"], 2);
+    assert_eq!(status["replaced"][0]["relays"], 6);
     let page = http_get(host, METRICS, "/metrics").1;
     assert!(page.contains("posthaste_replaced_nodes 1"), "{page}");
     downloads.into_iter().for_each(Download::end);
     place.until_ended(first);
-    for family in Family::ALL {
-        let mut pair = Pair::open(&network, family, &listener);
+    for mut pair in each() {
         pair.check();
         pair.close_client_first();
     }
-    assert_eq!(counter(&place.node, "relays_opened"), after + 2);
+    assert_eq!(counter(&place.node, "relays_opened"), after + 6);
     place.signal(place.pid(), nix::sys::signal::Signal::SIGTERM);
     place.until_all_ended();
     assert_nothing_left(host);
@@ -143,40 +136,53 @@ fn chains_lose_nothing() {
 // promise: F14
 #[test]
 fn half_open_stays_with_beginner() {
-    for mode in MODES {
-        let testbed = Testbed::start(&accepting(mode));
-        let first = testbed.place.first();
-        // A port for each family.
-        let targets = [(Family::V4, PORT), (Family::V6, ECHO)];
-        let targets = targets
-            .map(|(family, port)| SocketAddr::new(testbed.network.server_address(family), port));
-        let listeners = targets.map(|target| listen(testbed.network.server(), target.port()));
-        let closed = format!("tcp dport {{ {PORT}, {ECHO} }} drop");
-        firewall(testbed.network.server(), "closed", &[("input", &closed)]);
-        std::thread::scope(|scope| {
-            let client = testbed.network.client();
-            let dialling = targets.map(|target| scope.spawn(move || dial(client, target)));
-            until("two flows that open", || {
-                let relays = testbed.place.node.relays().unwrap();
-                relays["relays"].as_array().unwrap().len() == 2
-            });
-            testbed.place.upgrade(testbed.host());
-            remove_firewall(testbed.network.server(), "closed");
-            for (dialling, listener) in dialling.into_iter().zip(&listeners) {
-                let mut pair = Pair::of(dialling.join().unwrap(), listener);
-                pair.check();
-                until("relay", || testbed.place.opened_by(first) > 0);
-                pair.close_client_first();
-            }
+    let testbed = Testbed::start(&each_mode());
+    let first = testbed.place.first();
+    // A port for each family.
+    let of_mode = |(_, port): (&str, u16)| [(Family::V4, port), (Family::V6, port + 1)];
+    let targets = MODES_BY_PORT.map(of_mode).concat();
+    let targets = targets
+        .into_iter()
+        .map(|(family, port)| SocketAddr::new(testbed.network.server_address(family), port));
+    let targets: Vec<_> = targets.collect();
+    let server = testbed.network.server();
+    let listeners = targets.iter().map(|target| listen(server, target.port()));
+    let listeners: Vec<_> = listeners.collect();
+    let closed = "tcp flags & (syn | ack) == syn drop";
+    firewall(server, "closed", &[("input", closed)]);
+    std::thread::scope(|scope| {
+        let client = testbed.network.client();
+        let dial = |target: &SocketAddr| {
+            let target = *target;
+            scope.spawn(move || dial(client, target))
+        };
+        let dialling: Vec<_> = targets.iter().map(dial).collect();
+        until("flows that open", || {
+            let relays = testbed.place.node.relays().unwrap();
+            relays["relays"].as_array().unwrap().len() == targets.len()
         });
-        // A strict flow ends with its upstream SYN, which waits no longer than the client's first
-        // repetition: on a busy host the upgrade takes longer, and the client begins anew.
-        let is_repeated = |line: &HashMap<String, String>| line["outcome"] == "connect_timeout";
-        let lines = relay_lines(&testbed.place.node);
-        let repeated = lines.into_iter().filter(is_repeated).count() as u64;
-        assert!(repeated == 0 || mode == "strict", "{mode}");
-        let after = counter(&testbed.place.node, "relays_opened");
-        assert!(after <= repeated, "{mode}: {after} of {repeated}");
-        testbed.end();
-    }
+        testbed.place.upgrade(testbed.host());
+        remove_firewall(server, "closed");
+        for (dialling, listener) in dialling.into_iter().zip(&listeners) {
+            let mut pair = Pair::of(dialling.join().unwrap(), listener);
+            pair.check();
+            until("relay", || testbed.place.opened_by(first) > 0);
+            pair.close_client_first();
+        }
+    });
+    // A strict flow ends with its upstream SYN, which waits no longer than the client's first
+    // repetition: on a busy host the upgrade takes longer, and the client begins anew.
+    let is_repeated = |line: &HashMap<String, String>| line["outcome"] == "connect_timeout";
+    let lines = relay_lines(&testbed.place.node);
+    let repeated: Vec<_> = lines.into_iter().filter(is_repeated).collect();
+    assert!(
+        repeated.iter().all(|line| line["accept"] == "strict"),
+        "{repeated:#?}"
+    );
+    let (after, repeated) = (
+        counter(&testbed.place.node, "relays_opened"),
+        repeated.len() as u64,
+    );
+    assert!(after <= repeated, "{after} of {repeated}");
+    testbed.end();
 }
