@@ -19,6 +19,7 @@ mod controller;
 mod convert;
 mod cost;
 mod documents;
+mod ends;
 mod fixed;
 mod fixes;
 mod following;

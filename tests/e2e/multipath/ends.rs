@@ -8,10 +8,12 @@ use std::time::Duration;
 use posthaste_lab::network::Family;
 use socket2::Protocol;
 
-use super::converting;
 use super::testbed::{TwoPaths, content, multipath, server, transfer, until_joined};
+use super::{converting, converting_in_each_mode};
+use crate::ends::{KINDS, ORDERLY, exchange};
 use crate::support::{
-    MODES, PORT, errno, expect_reset, firewall, kernel_counter, reset, until_counter, until_ended,
+    MODES_BY_PORT, PORT, Pair, counter, errno, expect_reset, firewall, kernel_counter,
+    until_counter, until_ended,
 };
 
 /// Downloads while `cut` breaks the first path.
@@ -71,25 +73,20 @@ fn download_survives_a_silent_path() {
 // promise: MP5
 #[test]
 fn ends_reach_the_other_side() {
-    for mode in MODES {
-        let bed = TwoPaths::new();
-        let node = bed.node(&converting(mode));
+    let bed = TwoPaths::new();
+    let node = bed.node(&converting_in_each_mode());
+    for (turn, (_, port)) in (1..).zip(MODES_BY_PORT) {
         for family in Family::ALL {
-            let listener = bed.listen(family, Protocol::TCP);
-            let (client, mut server) = bed.connect(family, &listener);
-            reset(client);
-            expect_reset(&mut server);
-            let (mut client, server) = bed.connect(family, &listener);
-            reset(server);
-            expect_reset(&mut client);
-            // Closed one way, and bytes the other way afterwards.
-            let (client, mut server) = bed.connect(family, &listener);
-            let mut client = transfer(client, &mut server, 100_000);
-            transfer(server, &mut client, 100_000);
+            let listener = bed.listen_at(port, family, Protocol::TCP);
+            for kind in 0..KINDS {
+                let (client, server) = bed.connect(family, &listener);
+                exchange(kind, turn, Pair { client, server });
+            }
         }
-        until_ended(&node, "finished", 2);
+        until_ended(&node, "finished", (turn * 2 * ORDERLY) as u64);
         until_counter(&node, "relays", 0);
     }
+    assert_eq!(counter(&node, "multipath_accepted"), 6 * KINDS as u64);
 }
 
 /// The paths of a connection end after it.

@@ -2,8 +2,9 @@
 //! Network cards with offloads, which virtual cables lack: what arrives is joined, its checksum is
 //! complete, partial or not looked at, and another program sees it first.
 
-use super::ends::{exchange, exchange_all};
+use super::ends::exchange_all;
 use super::*;
+use crate::ends::{KINDS, exchange};
 
 /// Pairs of virtio cards that the emulated machine has.
 const CARDS: [Link; 2] = [
@@ -47,7 +48,7 @@ fn every_kind_ends_over_cards() {
     for change in CHANGES {
         println!("packet path: {change}");
         change_cards(network.node(0), change);
-        exchange_all(&network, &packets, &listener, 10);
+        exchange_all(&network, &packets, &listener, KINDS);
     }
     change_cards(network.node(0), "ip link set dev DEV xdpgeneric off");
     drop(packets);
@@ -62,10 +63,11 @@ fn every_kind_ends_over_cards() {
         change_cards(network.node(0), change);
         let opened = counter(&relays, "relays_opened");
         for family in Family::ALL {
-            for kind in 0..10 {
+            for kind in 0..KINDS {
                 exchange(kind, 1, Pair::open(&network, family, &listener));
             }
         }
-        assert_eq!(counter(&relays, "relays_opened"), opened + 20, "{change}");
+        let all = opened + 2 * KINDS as u64;
+        assert_eq!(counter(&relays, "relays_opened"), all, "{change}");
     }
 }

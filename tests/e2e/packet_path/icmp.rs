@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ICMP errors about flows of the packet path, and links with a smaller MTU.
 
-use super::ends::{carry, pattern};
 use super::*;
+use crate::ends::{carry, pattern};
 use crate::support::{firewall, remove_firewall, talkative};
 
 /// The MTU of a link that is narrower than those of the ends.

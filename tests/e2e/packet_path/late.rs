@@ -2,8 +2,8 @@
 //! SYN-ACKs that come late: after the client has repeated what it sent, and after the node has sent the
 //! SYN again or given up.
 
-use super::ends::carry;
 use super::*;
+use crate::ends::carry;
 
 /// A network whose server is `delay` away once the node knows what it grants.
 fn far(delay: Duration) -> (Network, Node, TcpListener) {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::ends::carry;
 use super::*;
 use crate::bypass::Transfer;
+use crate::ends::carry;
 use crate::support::{SOON, binary};
 
 /// Where nodes pin the packet path.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules that change between packets and sockets while connections are open.
 
-use super::ends::carry;
 use super::forged::{MSS, v4_ends};
 use super::*;
+use crate::ends::carry;
 use crate::syn_options::raw::send_syn;
 
 /// Reloads rules with a data path.

@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::*;
+use crate::ends::carry;
 
 fn listed(node: &Node, limit: usize) -> Value {
     node.admin_json(&format!("relays list --limit {limit}"))
@@ -26,9 +27,9 @@ fn open_flows_are_listed() {
     let (node, listener) = ready(&network);
     for family in Family::ALL {
         let mut pair = Pair::open(&network, family, &listener);
-        ends::carry(&mut pair.client, &mut pair.server, 3_000, 1);
-        ends::carry(&mut pair.server, &mut pair.client, 70_000, 2);
-        ends::carry(&mut pair.client, &mut pair.server, 1, 3);
+        carry(&mut pair.client, &mut pair.server, 3_000, 1);
+        carry(&mut pair.server, &mut pair.client, 70_000, 2);
+        carry(&mut pair.client, &mut pair.server, 1, 3);
         // The last acknowledgements may be delayed.
         until("all is acknowledged", || {
             flow_of(&listed(&node, 1000), &pair)
@@ -77,7 +78,7 @@ fn choices_are_explained() {
     for family in Family::ALL {
         assert_eq!(explained(family), "packet short", "{family}");
         let mut pair = Pair::open(&network, family, &listener);
-        ends::carry(&mut pair.server, &mut pair.client, 300_000, 1);
+        carry(&mut pair.server, &mut pair.client, 300_000, 1);
         pair.close_client_first();
         assert_eq!(explained(family), "socket long", "{family}");
     }

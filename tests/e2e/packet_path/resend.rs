@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use super::ends::carry;
 use super::forged::{CLAIMED, MSS, expect_claimed};
 use super::*;
+use crate::ends::carry;
 use crate::support::{deliver, dial_from, kernel_counter};
 use crate::syn_options::raw::send_syn;
 
@@ -72,9 +72,11 @@ fn silent_clients_learn_that_no_server_answers() {
         let network = network(links);
         let (_node, listener) = ready(&network);
         firewall(network.node(0), "dead", &[("forward", "drop")]);
-        for family in Family::ALL {
+        let clients = Family::ALL.map(|family| {
             let dialled = dial(network.client(), target(&network, family, &listener));
-            let mut client = dialled.expect("the node answers");
+            (family, dialled.expect("the node answers"))
+        });
+        for (family, mut client) in clients {
             let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
             assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{family}");
         }
