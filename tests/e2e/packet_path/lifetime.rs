@@ -17,6 +17,14 @@ use crate::support::{SOON, binary};
 /// Where nodes pin the packet path.
 const PINS: &str = "/sys/fs/bpf/posthaste";
 
+/// The name of the directory for maps of the present layout.
+fn layout() -> &'static str {
+    let source = include_str!("../../../crates/bpf/src/packet/pins.rs");
+    let quoted = source.split("const LAYOUT: &str = \"").nth(1);
+    let name = quoted.and_then(|rest| rest.split('"').next());
+    name.expect("the source names it")
+}
+
 /// The pins that a host has.
 pub(crate) fn pins(host: &Namespace) -> Vec<PathBuf> {
     host.with_files(|| {
@@ -331,10 +339,8 @@ fn flows_are_forwarded_without_the_packet_path() {
     let host = network.node(0);
     let cookie = host.run_in(posthaste_relay::sys::netns_cookie);
     // A directory in the place of a map.
-    let map = format!(
-        "{PINS}/{}/packets-16/packet_flows",
-        cookie.expect("a number")
-    );
+    let (cookie, layout) = (cookie.expect("a number"), layout());
+    let map = format!("{PINS}/{cookie}/{layout}/packet_flows");
     let made = host.with_files(|| fs::create_dir_all(map));
     made.expect("a directory");
     let listener = listen(network.server(), PORT);

@@ -62,11 +62,11 @@ fn ask_with_syn(host: &Namespace, to: SocketAddr) -> TcpStream {
 #[test]
 fn data_in_syns_reach_the_server() {
     let network = line();
-    let listener = listen(network.server(), PORT);
     let fast_open = |host: &Namespace, bits| host.sysctl("net.ipv4.tcp_fastopen", bits);
     fast_open(network.client(), "1").expect("a namespace has its own");
-    // Of each listener.
+    // Of each listener that is opened from now on.
     fast_open(network.server(), "0x403").expect("a namespace has its own");
+    let listener = listen(network.server(), PORT);
     let node = start_relaying_in(network.node(0), AUTO);
     until_ready(&network, &node, &listener);
     let relays = counter(&node, "relays_opened");
