@@ -15,22 +15,39 @@ use crate::upgrade::{Descriptor, Offered};
 
 /// Handles one successor after the other, until one has taken over.
 pub(super) async fn hand_over(listener: AsyncFd<Listener>, control: Arc<Control>) {
-    while let Ok(mut ready) = listener.readable().await {
-        let Some(successor) = listener.get_ref().accept() else {
-            ready.clear_ready();
-            continue;
+    while let Some(successor) = next(&listener).await {
+        let admitted = tokio::select! {
+            admitted = admit(successor, &control) => admitted,
+            () = refuse_others(&listener) => return,
         };
-        match admit(successor, &control).await {
-            Ok(replacing) => {
-                drop(ready);
-                return replacing.finish(listener.into_inner());
-            }
+        match admitted {
+            Ok(replacing) => return replacing.finish(listener.into_inner()),
             // The loop goes on: the node still has its place.
             Err(error) => control.node.log().error(
                 "the node was not replaced",
                 &[("error", &format!("{error:#}"))],
             ),
         }
+    }
+}
+
+/// The next process that requests the place.
+async fn next(listener: &AsyncFd<Listener>) -> Option<Successor> {
+    while let Ok(mut ready) = listener.readable().await {
+        if let Some(successor) = listener.get_ref().accept() {
+            return Some(successor);
+        }
+        ready.clear_ready();
+    }
+    None
+}
+
+/// Refuses all further processes, each on a separate thread: it has to speak first.
+async fn refuse_others(listener: &AsyncFd<Listener>) {
+    while let Some(other) = next(listener).await {
+        let thread = std::thread::Builder::new().name("posthaste-other".into());
+        // Without a thread it reads that the connection has ended.
+        let _ = thread.stack_size(256 << 10).spawn(|| other.refuse());
     }
 }
 

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -17,6 +18,11 @@ use super::wire::{self, Channel, Message, Offer, Peer, Routing};
 use super::{Descriptor, START_TIME_MAX, STEP_TIME_MAX};
 use crate::host::{self, Claim};
 use posthaste_config::Transparent;
+
+/// How long a process that is refused may take for its first word.
+const WORD_TIME_MAX: Duration = Duration::from_secs(1);
+/// Said to all but the first of processes that request a place at once.
+const TAKEN: &str = "another upgrade is under way: try again when it has ended";
 
 /// What a node provides to its successor.
 pub(crate) trait Giver {
@@ -130,6 +136,15 @@ impl Successor {
         Ok(Replacing(self.0))
     }
 
+    /// Rejects it since another process is about to have the place.
+    pub(crate) fn refuse(self) {
+        // With a word unread, the other process would read no answer.
+        let _ = self.0.receive(WORD_TIME_MAX);
+        let _ = self.0.send(&Message::Refused {
+            reason: TAKEN.into(),
+        });
+    }
+
     fn check(&self, node: &impl Giver) -> anyhow::Result<i32> {
         let peer = getsockopt(self.0.socket(), PeerCredentials)
             .context("read the credentials of the requester")?;
@@ -184,6 +199,9 @@ pub(crate) struct Replacing(Channel);
 impl Replacing {
     /// Reports it to the successor, once no other process can request this place.
     pub(crate) fn finish(self, listener: Listener) {
+        while let Some(other) = listener.accept() {
+            other.refuse();
+        }
         drop(listener);
         // If the successor has died, this node has none: the next node starts as the first.
         let _ = self.0.send(&Message::Replaced);

@@ -36,10 +36,13 @@ impl Succession {
             .connect(&wire::address(&path)?)
             .context("no node runs in this network namespace that could be replaced")?;
         let channel = Channel::new(socket);
-        channel.send(&Message::TakeOver {
+        let request = Message::TakeOver {
             version: wire::VERSION,
-        })?;
-        let (message, output) = channel.receive(STEP_TIME_MAX)?;
+        };
+        let sent = channel.send(&request);
+        let answer = sent.and_then(|()| channel.receive(STEP_TIME_MAX));
+        let (message, output) = answer
+            .context("the running node hands nothing over; another upgrade may be under way")?;
         let offer = match message {
             Message::Offer(offer) => offer,
             Message::Refused { reason } => bail!("{reason}"),

@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::process::Output;
 
 use nix::sys::signal::Signal;
 use posthaste_lab::network::Family;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Testbed;
 use crate::support::{PORT, Pair, counter, expect_reset, listen, start_relaying, until};
@@ -203,5 +205,25 @@ fn dead_predecessor_takes_own_relays() {
     relays_more(&testbed, &listener);
     kept.into_iter().for_each(Pair::close_client_first);
     let _ = fs::remove_file(testbed.place.aside(testbed.place.first()));
+    testbed.end();
+}
+
+// promise: F15
+/// Of two upgrades at once one is told to wait, and the other one is not disturbed.
+#[test]
+fn second_upgrade_at_once_is_refused() {
+    let testbed = Testbed::start("");
+    // The first one has asked for the place, and is not ready yet.
+    let first = testbed.host().run_in(|| {
+        let first = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        let namespace = fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        let path = format!("/run/posthaste/netns-{namespace}.handover");
+        first.connect(&SockAddr::unix(path).unwrap()).unwrap();
+        first
+    });
+    let output = testbed.place.try_upgrade(testbed.host(), &[]);
+    assert_unchanged(&testbed, &output, &["another upgrade is under way"]);
+    drop(first);
+    testbed.place.upgrade(testbed.host());
     testbed.end();
 }
