@@ -87,6 +87,15 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// The host has more interfaces than the programs can know.
+    #[error(
+        "this host has more than the {most} interfaces that a node intercepts on: set \
+         transparent.interfaces"
+    )]
+    TooManyInterfaces {
+        /// Largest number supported.
+        most: u32,
+    },
     /// More rules apply to one destination than the program compares.
     #[error(
         "{count} rules apply to destinations in {prefix}, more than the {most} the program \

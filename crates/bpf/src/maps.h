@@ -8,7 +8,7 @@
 /* The interfaces that the program is attached to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 16384);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* ifindex */
 	__type(value, struct device);

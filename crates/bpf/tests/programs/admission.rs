@@ -317,3 +317,20 @@ fn other_options_accepted() {
         }
     });
 }
+
+#[test]
+fn too_many_interfaces_are_reported() {
+    on_host(|host| {
+        let ethernet = device(LinkLayer::Ethernet);
+        let described = (1_000..).map(|index| host.redirect.describe(index, ethernet));
+        let described: Vec<_> = described.take(20_000).collect();
+        let count = described
+            .iter()
+            .take_while(|described| described.is_ok())
+            .count();
+        assert!(count > 16_000, "{count}");
+        let error = described[count].as_ref().unwrap_err().to_string();
+        let words = "more than the 16384 interfaces that a node intercepts on";
+        assert!(error.contains(words), "{error}");
+    });
+}
