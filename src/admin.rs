@@ -332,6 +332,7 @@ async fn until_workers_end(control: &Arc<Control>) -> anyhow::Result<()> {
         control.node.look_after_guard();
         if control.state() == State::Ready {
             control.node.place_flows();
+            control.node.release_packets();
         }
         packet_log.look(&*control.node);
         if !settled {

@@ -204,7 +204,7 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
         wait_for_end(&death);
     }
     // While the claim is held: once it is dropped, another node may have the flows.
-    let orphans = orphans(&claim);
+    let orphans = orphans(node, &claim);
     if let Some(orphans) = &orphans {
         orphans.bury();
     }
@@ -221,12 +221,12 @@ fn live(node: Pid, pipe: File, left: &Left, claim: Claim) -> i32 {
     code
 }
 
-/// Flows of the packet path that no node looks after.
-fn orphans(claim: &Claim) -> Option<Orphans> {
-    if !claim.is_alone().unwrap_or(false) {
-        return None;
-    }
-    Orphans::find(posthaste_relay::sys::netns_cookie().ok()?)
+/// Flows of the packet path that no node looks after: neither the one that has ended nor its successor, which may
+/// be of another version and leave them alone.
+fn orphans(node: Pid, claim: &Claim) -> Option<Orphans> {
+    let orphans = Orphans::find(posthaste_relay::sys::netns_cookie().ok()?)?;
+    let is_last = orphans.owner() == node.as_raw().cast_unsigned();
+    (is_last || claim.is_alone().unwrap_or(false)).then_some(orphans)
 }
 
 fn look_after(orphans: Orphans, in_order: bool) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use posthaste_bpf::{Error, Host, Observing, Redirect};
+use posthaste_bpf::{Error, Host, Observing, Patience, Redirect};
 use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::intercept::{Closed, PathSettings};
 use posthaste_relay::policy::Policy;
@@ -107,6 +107,14 @@ pub(crate) fn observing(config: &Config) -> Observing {
         ttl: config.observe.ttl,
         bypass: config.observe.bypass_for,
         gain_min: config.observe.gain_min,
+    }
+}
+
+/// How long the packet path waits.
+pub(crate) fn patience(config: &Config) -> Patience {
+    Patience {
+        idle: config.packet.idle,
+        half_open: config.policy.half_open.expiry,
     }
 }
 

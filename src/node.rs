@@ -319,6 +319,7 @@ impl Node {
         set_peer_starts(&mut redirect, &config.policy, &log)?;
         set_syn_options(&mut redirect, &config.policy, &log)?;
         redirect.set_observing(intercept::observing(&config))?;
+        redirect.set_patience(intercept::patience(&config))?;
         let homes = affinity::homes(config.node.workers, &posthaste_config::cpus());
         let placement = homes.and_then(Placement::new);
         Ok(Self {

@@ -31,6 +31,7 @@ const OBJECTS: [(&str, &[&str]); 8] = [
             "packet_flow",
             "packet_profile",
             "packet_client",
+            "packet_patience",
         ],
     ),
     ("bypass", &["bypass_pair", "packet_key"]),

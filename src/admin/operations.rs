@@ -34,6 +34,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn look_after_guard(&self);
     /// Gives a part of the new flows of full CPUs to the workers of idle ones.
     fn place_flows(&self);
+    /// Unloads the packet path if nothing needs it any more.
+    fn release_packets(&self);
     /// The redirect program's counters: name, documentation, value.
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)>;
     /// The configuration in force.

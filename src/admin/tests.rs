@@ -48,6 +48,7 @@ impl Operations for Fake {
     }
     fn look_after_guard(&self) {}
     fn place_flows(&self) {}
+    fn release_packets(&self) {}
 
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![("events_lost", "Lost.", 4)]

@@ -88,6 +88,12 @@ impl Operations for Node {
         }
     }
 
+    fn release_packets(&self) {
+        if self.predecessors().live().next().is_none() {
+            self.redirect().release_packets();
+        }
+    }
+
     fn redirect_stats(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.redirect().stats()
     }
@@ -142,6 +148,7 @@ impl Operations for Node {
         set_rate_limits(self.congestion.as_ref(), &next.policy, &self.log)?;
         set_syn_options(&mut self.redirect(), &next.policy, &self.log)?;
         self.redirect().set_observing(intercept::observing(&next))?;
+        self.redirect().set_patience(intercept::patience(&next))?;
         let policy = Arc::new(next.policy.clone());
         for worker in &self.workers {
             worker.send(Command::Policy {

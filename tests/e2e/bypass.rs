@@ -17,7 +17,8 @@ use posthaste_lab::process::wait_until;
 use posthaste_lab::rng::Rng;
 use socket2::SockRef;
 
-use crate::packet_path::lifetime::pins;
+use crate::observing::redirect;
+use crate::packet_path::lifetime::{pins, run_program};
 use crate::payload::uninterrupted;
 use crate::support::{
     PORT, Pair, counter, ended, firewall, firewall_script, kernel_counter, line, listen, network,
@@ -150,6 +151,13 @@ impl Transfer {
     fn pause(&self) {
         for pause in &self.control.pause {
             pause.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on.
+    fn resume(&self) {
+        for pause in &self.control.pause {
+            pause.store(false, Ordering::Relaxed);
         }
     }
 
@@ -596,4 +604,40 @@ fn flows_outlive_a_killed_node() {
     until("the guard has removed the pins", || {
         pins(network.node(0)).is_empty()
     });
+}
+
+// promise: PK12, PK9
+/// Flows that their relays have left are asked like others while they are quiet, go on, and `teardown` resets
+/// both ends, those that wait as well as those that send.
+#[test]
+fn left_flows_are_asked_and_reset() {
+    let network = line();
+    let config = format!("[packet]\nidle = \"1s\"\n{CONFIG}");
+    let mut node = start_relaying_in(network.node(0), &config);
+    let listener = listen(network.server(), PORT);
+    let open = || Pair::open(&network, Family::V4, &listener);
+    let [quiet, busy] = [(); 2].map(|()| hand_over(&node, &open, &|| ()));
+    let open = || Pair::open(&network, Family::V6, &listener);
+    let other = hand_over(&node, &open, &|| ());
+    for transfer in [&quiet, &other] {
+        transfer.pause();
+    }
+    let asked = redirect(&node, "packet_asked");
+    until("the ends are asked", || {
+        redirect(&node, "packet_asked") >= asked + 12
+    });
+    assert_eq!(redirect(&node, "packet_dead"), 0);
+    for transfer in [&quiet, &other] {
+        transfer.resume();
+        transfer.expect_progress(0);
+        transfer.pause();
+    }
+    node.kill().expect("it runs");
+    let done = run_program(network.node(0), "teardown");
+    assert!(done.contains("reset 3 open flows"), "{done}");
+    busy.expect_broken();
+    for transfer in [quiet, other] {
+        until("both ends are reset", || transfer.has_ended());
+        transfer.abandon();
+    }
 }

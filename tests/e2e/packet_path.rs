@@ -29,6 +29,8 @@ mod learning;
 pub(crate) mod lifetime;
 mod made;
 mod paced;
+mod patience;
+mod quiet;
 mod reload;
 mod report;
 mod resend;
@@ -37,6 +39,9 @@ mod syns;
 mod tuples;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
+/// The same with little patience for servers.
+const IMPATIENT: &str =
+    "[defaults]\ndata_path = \"packet\"\n[defaults.timeouts]\nconnect = \"4s\"\n";
 /// The default, which the lab's nodes have not.
 const AUTO: &str = "[defaults]\ndata_path = \"auto\"\n";
 /// What an operator may have on a router: new connections only from clients, nothing invalid, and
@@ -70,6 +75,14 @@ fn learn(network: &Network, node: &Node, family: Family, listener: &TcpListener)
 fn ready(network: &Network) -> (Node, TcpListener) {
     let listener = listen(network.server(), PORT);
     (ready_on(network, network.node(0), &listener), listener)
+}
+
+/// The same for a node that gives servers 4 s.
+fn impatient(network: &Network) -> (Node, TcpListener) {
+    let listener = listen(network.server(), PORT);
+    let node = start_relaying_in(network.node(0), IMPATIENT);
+    until_ready(network, &node, &listener);
+    (node, listener)
 }
 
 /// The same for a node on a host of one's choice.

@@ -330,6 +330,11 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->promised_shift = client->relay_shift;
 	made->node_shift = server->relay_shift;
 	made->out_ifindex = made->ifindex;
+	__builtin_memcpy(made->link, pair->link[0], sizeof(made->link));
+	made->hop_limit = ANSWER_HOPS;
+	/* What each end has read by now, if only from the relay. */
+	made->node_ts = fresh_ts(pair, 0);
+	made->client_ts = fresh_ts(pair, 1) - client->ts_delta;
 	made->client_ack = server->end_ack + server->delta;
 	made->server_ack = client->end_ack + client->delta;
 	made->node_isn = made->client_ack - 1;
@@ -338,10 +343,14 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->server_next = server->edge + server->delta;
 	made->client_next = client->edge + client->delta;
 	made->was_relayed = made->is_long = true;
-	if (client->has_fin)
+	if (client->has_fin) {
 		made->ended |= PACKET_FIN_CLIENT;
-	if (server->has_fin)
+		made->client_next = client->fin + 1 + client->delta;
+	}
+	if (server->has_fin) {
 		made->ended |= PACKET_FIN_SERVER;
+		made->server_next = server->fin + 1 + server->delta;
+	}
 	if (pair->reset)
 		made->ended |= PACKET_RESET;
 }

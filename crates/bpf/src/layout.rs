@@ -34,6 +34,7 @@ impl Structure for types::flow {}
 impl Structure for types::packet_client {}
 impl Structure for types::packet_flow {}
 impl Structure for types::packet_key {}
+impl Structure for types::packet_patience {}
 impl Structure for types::packet_profile {}
 impl Structure for types::profile {}
 impl Structure for types::profile_key {}

@@ -44,6 +44,7 @@ pub use error::Error;
 #[cfg(feature = "invariants")]
 pub use event::parse_event;
 pub use observe::{Firewall, Known, Observing, Profile, Translated, Trust};
+pub use packet::Patience;
 pub use packet::pins::{Orphans, remove_packet_pins};
 pub use packet::report::{PacketFlow, PacketKnowledge, PacketPhase};
 pub use redirect::{

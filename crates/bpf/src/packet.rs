@@ -20,8 +20,10 @@ use posthaste_relay::flow::Flow;
 use crate::bypass::BURY;
 use crate::bypass::burial::Burial;
 use crate::error::Error;
+use crate::layout::{bytes, nanoseconds};
 use crate::object::{Map, Object, Program};
 use crate::objects::packet_path::{self, map, program};
+use crate::objects::types;
 use crate::redirect::{self, Settings};
 use crate::sys;
 
@@ -38,7 +40,8 @@ use sweep::Sweep;
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
 const TCX: [u32; 2] = [46, 47];
 /// The maps that outlive the process.
-const LASTING: [usize; 6] = [
+const LASTING: [usize; 7] = [
+    map::PACKET_PATIENCE,
     map::PACKET_FLOWS,
     map::PACKET_HELD,
     map::PACKET_PROFILES,
@@ -63,6 +66,7 @@ pub(crate) struct PacketPath {
     maps: Vec<Arc<Map>>,
     programs: [Arc<Program>; 2],
     sweep: Arc<Program>,
+    resend: Arc<Program>,
     abort: Program,
     keeper: Option<JoinHandle<()>>,
     burial: Arc<OnceLock<Arc<Burial>>>,
@@ -72,6 +76,7 @@ pub(crate) struct PacketPath {
     links: HashMap<u32, Vec<OwnedFd>>,
     /// Without them flows end with the process.
     pins: Option<Pins>,
+    /// This process.
     owner: u32,
 }
 
@@ -80,10 +85,31 @@ pub(crate) struct PacketPath {
 struct Keeper {
     walk: Sweep,
     sweep: Arc<Program>,
-    resend: Program,
+    resend: Arc<Program>,
     replaced: Arc<AtomicBool>,
     /// Once relays may leave.
     burial: Arc<OnceLock<Arc<Burial>>>,
+    /// An earlier process's, whose relays could leave.
+    inherited: Option<Burial>,
+}
+
+/// How long the packet path waits, beside the time that each rule has for a server's answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// How long a flow may be quiet until its ends are asked whether they live.
+    pub idle: Duration,
+    /// How long a client may take to acknowledge its answer while many are half-open.
+    pub half_open: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            // RFC 5382 section 5, REQ-5.
+            idle: Duration::from_mins(124),
+            half_open: Duration::from_secs(5),
+        }
+    }
 }
 
 impl PacketPath {
@@ -126,7 +152,7 @@ impl PacketPath {
             None => object.make(number, None),
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
-        let [key0, key1, key2, key3, owner] = random().map_err(Error::load("random numbers"))?;
+        let [key0, key1, key2, key3] = random().map_err(Error::load("random numbers"))?;
         let constants = packet_path::Settings {
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
@@ -150,12 +176,13 @@ impl PacketPath {
         let burial = Arc::default();
         let keeper = Keeper {
             burial: Arc::clone(&burial),
+            inherited: pins.as_ref().and_then(Burial::pinned),
             replaced: Arc::clone(&replaced),
-            walk: Sweep::new(&maps[map::PACKET_FLOWS]),
+            walk: Sweep::new(&maps[map::PACKET_FLOWS], &maps[map::PACKET_PATIENCE]),
             sweep: Arc::new(load(program::PACKET_SWEEP)?),
-            resend: load(program::PACKET_RESEND)?,
+            resend: Arc::new(load(program::PACKET_RESEND)?),
         };
-        let sweep = Arc::clone(&keeper.sweep);
+        let (sweep, resend) = (Arc::clone(&keeper.sweep), Arc::clone(&keeper.resend));
         let abort = load(program::PACKET_ABORT)?;
         let stops = Arc::new(AtomicBool::new(false));
         let keeper = thread::Builder::new().name("packets".into()).spawn({
@@ -166,6 +193,7 @@ impl PacketPath {
             maps,
             programs,
             sweep,
+            resend,
             abort,
             keeper: Some(keeper.map_err(Error::load("a thread"))?),
             burial,
@@ -173,7 +201,7 @@ impl PacketPath {
             replaced,
             links: HashMap::new(),
             pins,
-            owner,
+            owner: std::process::id(),
         })
     }
 
@@ -181,7 +209,12 @@ impl PacketPath {
     /// the pins alone.
     fn own(&self) -> Result<(), Error> {
         if let Some(pins) = &self.pins {
-            for (name, program) in [(pins::SWEEP, &*self.sweep), (pins::ABORT, &self.abort)] {
+            let programs = [
+                (pins::SWEEP, &*self.sweep),
+                (pins::RESEND, &*self.resend),
+                (pins::ABORT, &self.abort),
+            ];
+            for (name, program) in programs {
                 let pinned = pins.replace(name, program.as_fd());
                 pinned.map_err(Error::map("pin", name))?;
             }
@@ -204,6 +237,22 @@ impl PacketPath {
             }
         }
         self.own()
+    }
+
+    /// Sets how long it waits.
+    pub(crate) fn set_patience(&self, patience: Patience) -> Result<(), Error> {
+        let value = types::packet_patience {
+            idle_ns: nanoseconds(patience.idle),
+            half_open_ns: nanoseconds(patience.half_open),
+        };
+        self.maps[map::PACKET_PATIENCE].update(&[0; 4], bytes(&value))
+    }
+
+    /// Whether no flow is left, nor one that is handed over.
+    pub(crate) fn is_empty(&self) -> bool {
+        let flows = &self.maps[map::PACKET_FLOWS];
+        let pairs = self.pins.as_ref().map_or(0, Pins::pairs_left);
+        pairs == 0 && flows.is_empty().is_ok_and(|empty| empty)
     }
 
     /// Leaves SYNs to the sockets of relays, of which there may be some from now on.
@@ -307,10 +356,8 @@ impl Drop for PacketPath {
             keeper.thread().unpark();
             let _ = keeper.join();
         }
-        let flows = &self.maps[map::PACKET_FLOWS];
         if let Some(pins) = &self.pins
-            && flows.is_empty().is_ok_and(|empty| empty)
-            && pins.pairs_left() == 0
+            && self.is_empty()
         {
             pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
@@ -338,11 +385,12 @@ impl Keeper {
         }
     }
 
-    /// Shows that the node lives and has its place, removes flows that have ended, and has lost SYNs
-    /// sent again.
+    /// Shows that the node lives and has its place, removes flows that have ended, has lost SYNs sent
+    /// again and the ends of quiet flows asked.
     fn round(&mut self) {
         let is_replaced = self.replaced.load(Ordering::Relaxed);
-        if let Some(burial) = self.burial.get() {
+        let burial = self.burial.get().map(Arc::as_ref);
+        if let Some(burial) = burial.or(self.inherited.as_ref()) {
             // The next round tries again.
             let _ = burial.round(false);
         }
@@ -351,9 +399,7 @@ impl Keeper {
         }
         let round = self.walk.round(self.sweep.as_fd()).unwrap_or_default();
         if !is_replaced {
-            for key in sweep::each(&round.due) {
-                let _ = sweep::run_on_flow(self.resend.as_fd(), key);
-            }
+            round.act(self.resend.as_fd());
         }
     }
 }
@@ -403,10 +449,10 @@ pub(crate) fn lasting_link(
 }
 
 /// Secret random numbers.
-fn random() -> io::Result<[u32; 5]> {
-    let mut octets = [0; 20];
+fn random() -> io::Result<[u32; 4]> {
+    let mut octets = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut octets)?;
-    let mut numbers = [0; 5];
+    let mut numbers = [0; 4];
     for (number, octets) in numbers.iter_mut().zip(octets.as_chunks().0) {
         *number = u32::from_ne_bytes(*octets);
     }

@@ -3,6 +3,9 @@
 #pragma once
 #include "packet.h"
 
+/* The hop limit of what the node makes. */
+#define ANSWER_HOPS 64
+
 /* Not LRU: a flow whose entry is lost is dead. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -18,11 +21,27 @@ struct {
 	__type(value, struct packet_control);
 } packet_control SEC(".maps");
 
+/* One value. Pinned too: who ages the flows of a dead node needs it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_patience);
+} packet_patience SEC(".maps");
+
 static __always_inline struct packet_control *control_of_node(void)
 {
 	__u32 only = 0;
 
 	return bpf_map_lookup_elem(&packet_control, &only);
+}
+
+/* Whether an open flow is over: nothing that one of its ends still waits for may come. */
+static __always_inline bool has_closed(const struct packet_flow *entry)
+{
+	return entry->ended & PACKET_RESET ||
+	       ((entry->ended & PACKET_FINS) == PACKET_FINS &&
+		entry->client_ack == entry->server_next && entry->server_ack == entry->client_next);
 }
 
 /* Whether an interface has had a client, or another one in its place has. */

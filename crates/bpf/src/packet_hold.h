@@ -300,7 +300,7 @@ GLOBAL int renew(struct __sk_buff *skb, const struct packet *pkt, struct packet_
 	if (!pkt || !entry || !scratch)
 		return DROP;
 	segment = begin_for_client(skb, pkt, scratch, entry);
-	segment->seq = entry->older_ack;
+	segment->seq = entry->of_server;
 	segment->flags = TCP_RST;
 	entry->older = OLDER_RESET;
 	count(STAT_PACKET_RENEWED);

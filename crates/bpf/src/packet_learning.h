@@ -296,7 +296,7 @@ static __always_inline void note_grant(struct __sk_buff *skb, struct packet_flow
 	entry->granted = options->offers & entry->promised;
 	entry->server_shift = options->shift;
 	entry->nearer_us = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
-	entry->answers_from = skb->ingress_ifindex;
+	entry->of_server = skb->ingress_ifindex;
 }
 
 static __always_inline bool is_equal(const struct packet_profile *one,
@@ -344,7 +344,7 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 		made.mss = mss;
 	if (window)
 		made.window = window;
-	made.answers_from = entry->answers_from;
+	made.answers_from = entry->of_server;
 	if (offered & OFFERS_WINDOW_SCALE)
 		made.shift = scratch->options.shift;
 	made.tested |= offered;

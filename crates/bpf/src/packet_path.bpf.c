@@ -31,11 +31,28 @@
 struct shown {
 	__u32 acked; /* by the receiver */
 	__u32 *next; /* behind what was sent */
+	__u32 *newest; /* TSval that was sent */
 	__u32 seq;
 	__u32 bytes; /* of sequence numbers */
+	__u32 ts;    /* TSval; 0: none */
 	__u8 flags;
 	__u8 fin; /* PACKET_FIN_* of the sender */
+	__u8 asked; /* PACKET_ASKED_* of the sender */
 };
+
+/* A segment after a reset, which its receiver has not believed then; or of an end that was asked whether it
+ * lives, but for what the node asks the other end in its name. Ends that send more than answers find out by
+ * themselves whether the other one lives. */
+static __always_inline void note_sign_of_life(struct packet_flow *entry, const struct shown *shown)
+{
+	__u32 gone = PACKET_RESET;
+
+	if (shown->bytes)
+		gone |= PACKET_ASKED;
+	else if (shown->seq != shown->acked - 1)
+		gone |= shown->asked;
+	__sync_fetch_and_and(&entry->ended, ~gone);
+}
 
 /* Notes what the segment in hand sends, and whether it ends the flow: only with the numbers of what is
  * in flight, as its receiver would believe it (RFC 5961 section 3.2), and as hard to guess. */
@@ -47,12 +64,19 @@ static __always_inline void note_sent(struct packet_flow *entry, const struct sh
 	entry->last_ns = bpf_ktime_get_coarse_ns();
 	if (gap <= GAP_MAX && (__s32)(end - next) > 0)
 		*shown->next = end;
-	if (!(shown->flags & TCP_RST) && entry->ended & PACKET_RESET)
-		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
-	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked)
+	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_ASKED))
+		note_sign_of_life(entry, shown);
+	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked) {
+		/* What seemed to be ahead of it was not sent, or the window of a flow that was relayed. */
+		*shown->next = end;
 		__sync_fetch_and_or(&entry->ended, shown->fin);
-	if (shown->flags & TCP_RST && shown->seq - shown->acked <= next - shown->acked)
+	}
+	if (shown->seq - shown->acked > next - shown->acked)
+		return;
+	if (shown->flags & TCP_RST)
 		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
+	else if (shown->ts && (__s32)(shown->ts - *shown->newest) > 0)
+		*shown->newest = shown->ts;
 }
 
 /* Notes what a segment acknowledges: nothing that was not sent, so who does not see the flow has to
@@ -95,10 +119,13 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 		return PASS;
 	shown.acked = entry->server_ack;
 	shown.next = &entry->client_next;
+	shown.newest = &entry->client_ts;
+	shown.ts = how.former_ts;
 	shown.seq = how.former_seq + entry->client_seq_delta;
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.fin = PACKET_FIN_CLIENT;
+	shown.asked = PACKET_ASKED_CLIENT;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK)
 		note_acked(&entry->client_ack, &entry->client_wraps, entry->server_next,
@@ -141,7 +168,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	/* Another number: the client or the node resets an older connection, whose numbers may be near
 	 * these. */
 	if (seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX ||
-	    (entry->older != OLDER_NONE && seq == entry->older_ack))
+	    (entry->older != OLDER_NONE && seq == entry->of_server))
 		return PASS;
 	/* That of a host without the connection has the number that was acknowledged. One that
 	 * has it sends what the node acknowledges too. */
@@ -419,7 +446,8 @@ GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 static __always_inline void accept(struct __sk_buff *skb, struct packet_flow *entry,
 				   const struct packet *pkt, const struct read_options *options)
 {
-	entry->answers_from = skb->ingress_ifindex;
+	entry->older = OLDER_NONE;
+	entry->of_server = skb->ingress_ifindex;
 	entry->granted = options->offers & entry->promised;
 	entry->server_shift = options->shift;
 	entry->seq_delta = entry->node_isn - bpf_ntohl(pkt->tcp.seq);
@@ -436,7 +464,7 @@ static __always_inline int meet_older(struct __sk_buff *skb, const struct packet
 	 * connection in conntrack. */
 	if (entry->older == OLDER_RESET)
 		return DROP;
-	entry->older_ack = bpf_ntohl(pkt->tcp.ack_seq);
+	entry->of_server = bpf_ntohl(pkt->tcp.ack_seq);
 	entry->older = OLDER_SEEN;
 	/* Another host may have forged the SYN: the client has to answer first. */
 	return entry->state == PACKET_HELD ? renew(skb, pkt, entry) : NEXT;
@@ -527,10 +555,13 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 		return PASS;
 	shown.acked = entry->client_ack;
 	shown.next = &entry->server_next;
+	shown.newest = &entry->node_ts;
+	shown.ts = how.former_ts ? how.former_ts + entry->ts_delta : 0;
 	shown.seq = how.former_seq + entry->seq_delta;
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.fin = PACKET_FIN_SERVER;
+	shown.asked = PACKET_ASKED_SERVER;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK)
 		note_acked(&entry->server_ack, &entry->server_wraps, entry->client_next,

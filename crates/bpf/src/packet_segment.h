@@ -3,8 +3,6 @@
 #pragma once
 #include "packet_path.h"
 
-/* The hop limit of what the node answers. */
-#define ANSWER_HOPS 64
 #define IPV4_DONT_FRAGMENT 0x4000
 /* Bytes that one call of bpf_csum_diff may take before Linux 6.13. */
 #define SUM_MAX 512

@@ -20,9 +20,11 @@ enum request {
 	REQUEST_OBSERVED = 2, /* only once its client was seen to reach the destination */
 	REQUEST_SHORT = 4,    /* only for short answers */
 };
+/* Above these bits is how long the server may take to answer. */
+#define REQUEST_BITS 16
 
 /* Whether a rule wants the flow on the packet path, and a living node serves it. */
-GLOBAL int request_of(const struct packet *pkt, __u64 now)
+GLOBAL __u32 request_of(const struct packet *pkt, __u64 now)
 {
 	struct packet_control *control = control_of_node();
 	struct verdict verdict = {};
@@ -34,7 +36,8 @@ GLOBAL int request_of(const struct packet *pkt, __u64 now)
 	    verdict.data_path == DATA_PATH_SOCKET)
 		return REQUEST_NONE;
 	return REQUEST_PACKETS | (verdict.observe ? REQUEST_OBSERVED : 0) |
-	       (verdict.data_path == DATA_PATH_AUTO ? REQUEST_SHORT : 0);
+	       (verdict.data_path == DATA_PATH_AUTO ? REQUEST_SHORT : 0) |
+	       (__u32)verdict.connect_cs << REQUEST_BITS;
 }
 
 /* Whether conntrack sees the packets of an interface before this program does: then it
@@ -179,8 +182,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	struct packet_profile *profile;
 	struct destination service;
 	struct packet_flow *made;
-	int request;
-	__u32 mss;
+	__u32 request, mss;
 
 	if (!pkt || !scratch)
 		return NEXT;
@@ -197,7 +199,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	if (!is_fit(skb, pkt, &scratch->options))
 		return leave_unfit(scratch, request);
 	/* A SYN-ACK from the client's interface is none. */
-	if (profile && profile->answers_from == (__u16)skb->ifindex)
+	if (profile && profile->answers_from == skb->ifindex)
 		return leave(STAT_PACKET_LOCAL);
 	if (profile && now < profile->bad_until_ns)
 		return leave(STAT_PACKET_BAD);
@@ -217,6 +219,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_LONG);
 	if (!returns(skb, pkt))
 		return leave(STAT_PACKET_CLIENT);
+	made->connect_cs = request >> REQUEST_BITS;
 	answer(made, pkt, profile, fit_mss(skb, pkt->family, mss), &scratch->options);
 	if (!enter_half_open(pkt))
 		return leave(STAT_PACKET_FULL);
@@ -234,8 +237,7 @@ static __always_inline bool has_ended(const struct packet_flow *entry)
 {
 	return entry->state == PACKET_CLOSED || entry->state == PACKET_LEARNING ||
 	       /* Its client has begun anew. */
-	       entry->state == PACKET_GIVEN_UP ||
-	       entry->ended >= (PACKET_FIN_CLIENT | PACKET_FIN_SERVER);
+	       entry->state == PACKET_GIVEN_UP || has_closed(entry);
 }
 
 /* What the node sends for the client must not carry an older timestamp than a repeated SYN

@@ -21,7 +21,7 @@ use crate::object::{Map, Object, Program};
 use crate::objects::redirect::{self, map, program};
 use crate::objects::{deferred as deferred_object, types};
 use crate::observe::{Observer, Observing};
-use crate::packet::PacketPath;
+use crate::packet::{PacketPath, Patience};
 use crate::rules::Wanted;
 use crate::stats;
 use crate::syn_option::Sender;
@@ -122,6 +122,9 @@ pub struct Redirect {
     /// The packet path, once a rule wants it and the node has settled.
     packet_path: Option<PacketPath>,
     wants_packet_path: Wanted,
+    /// Whether it could not be loaded or attached. The next rules try again.
+    packet_path_failed: bool,
+    patience: Patience,
     /// The hand-over of flows to it, once a rule wants that.
     bypass: Option<Bypass>,
     /// Whether a rule wants it.
@@ -262,6 +265,8 @@ impl Redirect {
             observer: None,
             packet_path: None,
             wants_packet_path: Wanted::No,
+            packet_path_failed: false,
+            patience: Patience::default(),
             bypass: None,
             wants_bypass: false,
             packet_path_error: None,
@@ -309,7 +314,14 @@ impl Redirect {
             paced: device.paced.into(),
         };
         let devices = self.shared.get(map::DEVICES);
-        devices.update(&ifindex.to_ne_bytes(), bytes(&value))
+        let described = devices.update(&ifindex.to_ne_bytes(), bytes(&value));
+        described.map_err(|error| match &error {
+            Error::Map { source, .. } if source.raw_os_error() == Some(libc::E2BIG) => {
+                let most = redirect::OBJECT.maps[map::DEVICES].entries;
+                Error::TooManyInterfaces { most }
+            }
+            _ => error,
+        })
     }
 
     /// Redirects what arrives at an interface.

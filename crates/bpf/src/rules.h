@@ -19,6 +19,7 @@ struct verdict {
 	__u16 rule;
 	__u16 window_down;
 	__u16 window_up;
+	__u16 connect_cs;
 	__u8 action;
 	__u8 accept;
 	__u8 observe;
@@ -72,6 +73,7 @@ static long match_candidate(__u32 index, struct search *search)
 	search->verdict->rule = rule->rule;
 	search->verdict->window_down = rule->window_down;
 	search->verdict->window_up = rule->window_up;
+	search->verdict->connect_cs = rule->connect_cs;
 	search->verdict->action = rule->action;
 	search->verdict->accept = rule->accept;
 	search->verdict->observe = rule->observe;

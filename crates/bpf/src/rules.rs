@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::policy::{
@@ -109,6 +110,13 @@ fn window(side: &SideOptions) -> u16 {
     u16::try_from(side.initial_window.unwrap_or(0)).unwrap_or(u16::MAX)
 }
 
+/// In units of 10 ms, at least one.
+fn centiseconds(time: Duration) -> u16 {
+    u16::try_from(time.as_millis() / 10)
+        .unwrap_or(u16::MAX)
+        .max(1)
+}
+
 /// The round trips over the whole path that a relay shortens: in early mode the handshake, and
 /// those in which the congestion window grows until a transfer fits (RFC 6928, RFC 5681). Chains
 /// may shorten more, which plans consider.
@@ -178,6 +186,7 @@ impl Candidate<'_> {
             rule: u16::try_from(self.index).expect("the configuration bounds the rules"),
             window_down: window(&rule.downstream),
             window_up: window(&rule.upstream),
+            connect_cs: centiseconds(rule.timeouts.connect),
             action: action(rule.action),
             accept: accept_bits(rule.accept),
             family: self.family,
@@ -189,7 +198,7 @@ impl Candidate<'_> {
             },
             data_path: data_path(rule.effective_data_path(chained)),
             multipath: multipath(rule.multipath),
-            pad: [0; 3],
+            pad: [0; 1],
         }
     }
 }

@@ -350,6 +350,14 @@ struct LinkCreate {
     flags: u32,
 }
 
+/// Whether this network namespace has an interface of this index.
+pub(crate) fn has_interface(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: if_indextoname(3) writes at most as many bytes.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    !found.is_null()
+}
+
 /// Attaches a program to an interface (by its index) or to the object of a descriptor, for as long
 /// as the returned descriptor is open.
 pub(crate) fn link(program: BorrowedFd<'_>, target: u32, attach: u32) -> io::Result<OwnedFd> {

@@ -51,6 +51,7 @@ struct translation {
 	/* The values before the translation. */
 	__u32 former_seq;
 	__u32 former_ack;
+	__u32 former_ts; /* TSval; 0: none */
 	__u32 flags; /* byte 13 of the header */
 };
 
@@ -128,6 +129,7 @@ static long translate_option(__u32 index, struct translation *how)
 	if (bytes < 2 || at + bytes > header->bytes)
 		return 1;
 	if (option[0] == TCP_OPTION_TIMESTAMPS && bytes == 10) {
+		how->former_ts = read_number(option + 2);
 		add_number(option + 2, how->ts_value);
 		/* Zero means that there is no echo yet (RFC 7323 section 3.2). */
 		if (read_number(option + 6))
@@ -219,6 +221,7 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	}
 	how->former_seq = bpf_ntohl(words[1]);
 	how->former_ack = bpf_ntohl(words[2]);
+	how->former_ts = bpf_ntohl(words[6]);
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
 	/* One call for all: what lies between is written as it was. */

@@ -87,6 +87,7 @@ struct candidate {
 	__u16 rule; /* index in the policy */
 	__u16 window_down; /* initial windows in segments, toward the client */
 	__u16 window_up;   /* and toward the server; 0: the kernel's default */
+	__u16 connect_cs; /* how long a server may take to answer, in 10 ms */
 	__u8 action;
 	__u8 accept;
 	__u8 family; /* AF_INET, AF_INET6, or 0 for both */
@@ -94,7 +95,7 @@ struct candidate {
 	__u8 rounds;  /* round trips of the nearer half that a relay saves */
 	__u8 data_path; /* enum data_path */
 	__u8 multipath; /* enum multipath */
-	__u8 pad[3];
+	__u8 pad[1];
 };
 
 /* Value of `rules`: candidates, the most specific first. */
@@ -268,7 +269,7 @@ struct packet_flow {
 	__u32 client_isn;
 	__u32 node_isn;
 	__u32 seq_delta;  /* node's number less the server's */
-	__u32 node_ts;    /* TSval of the node's SYN-ACK */
+	__u32 node_ts;    /* the newest TSval that the client got, first that of the SYN-ACK */
 	__u32 ts_delta;   /* node's timestamp less the server's */
 	__u32 client_ts;  /* the client's newest */
 	__u32 held_next;  /* the sequence number that joins on to what is held */
@@ -279,7 +280,7 @@ struct packet_flow {
 	__u32 server_next;
 	__u32 server_ack;
 	__u32 client_next;
-	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET */
+	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_ASKED_* */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
 	__u32 other_isn;  /* of the last SYN that differs, which the server decides about */
@@ -295,7 +296,9 @@ struct packet_flow {
 	__u8 turned;	/* the client is the second of the key */
 	__u8 was_relayed;
 	__u8 is_long; /* its server sent more than a first window */
-	__u8 tries; /* how often the node has sent the SYN again; TRIES_RESET */
+	/* How often the node has sent the SYN again, or TRIES_RESET; then how often it has asked the ends, or
+	 * reset them. */
+	__u8 tries;
 	__u16 syn_mss; /* in the client's SYN */
 	__u8 link[12]; /* its link layer addresses */
 	__u16 delay_ms; /* of the node's SYN-ACK */
@@ -314,14 +317,21 @@ struct packet_flow {
 	/* How often the acknowledgements have passed the numbers of the SYNs, after 4 GiB each. */
 	__u16 server_wraps;
 	__u16 client_wraps;
-	__u32 older_ack; /* what the server acknowledges of an older connection */
-	__u16 answers_from; /* low bits of the interface by which the server's SYN-ACK came */
+	/* What the server acknowledges of an older connection; once it has answered, the interface by which
+	 * its SYN-ACK came. */
+	__u32 of_server;
+	__u16 connect_cs; /* how long its server may take to answer, in 10 ms */
 	__u8 older;	 /* enum packet_older */
 	__u8 pad;
 };
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
+#define PACKET_FINS (PACKET_FIN_CLIENT | PACKET_FIN_SERVER)
 #define PACKET_RESET 4
+/* The node has asked the end whether it lives, and it has not answered. */
+#define PACKET_ASKED_CLIENT 8
+#define PACKET_ASKED_SERVER 16
+#define PACKET_ASKED (PACKET_ASKED_CLIENT | PACKET_ASKED_SERVER)
 
 /* What a destination grants, as its SYN-ACKs show. */
 struct packet_profile {
@@ -336,7 +346,7 @@ struct packet_profile {
 	__u32 routed_from; /* interface from which a look-up found a way through this host */
 	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
 	__u64 routed_ns; /* when */
-	__u32 answers_from; /* low bits of the interface by which its SYN-ACK came */
+	__u32 answers_from; /* interface by which its SYN-ACK came */
 	__u32 pad;
 };
 
@@ -357,6 +367,12 @@ struct packet_control {
 	__u32 epoch;	    /* in which the sweep has run */
 	__u32 searches;	    /* sweeps for which any interface may have a client */
 	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
+};
+
+/* How long the packet path waits, beside the time that each rule has for a server's answer. */
+struct packet_patience {
+	__u64 idle_ns;	    /* until it asks the ends of a quiet flow whether they live */
+	__u64 half_open_ns; /* for a client while many others are half-open */
 };
 
 /* An entry exists if connections of a client with a service pass this host. */
@@ -550,6 +566,10 @@ enum step {
 	     "SYNs to destinations whose answers are too long for the packet path.") \
 	STAT(PACKET_RESENT, "packet_resent", \
 	     "SYNs that the node sent again for clients that it had answered.") \
+	STAT(PACKET_ASKED, "packet_asked", \
+	     "Keepalives that the node sent to the ends of quiet flows of the packet path.") \
+	STAT(PACKET_DEAD, "packet_dead", \
+	     "Quiet flows of the packet path that the node reset since an end did not answer.") \
 	STAT(PACKET_UNLEARNED, "packet_unlearned", \
 	     "SYNs forwarded since their destination is not known, and it was not its turn to be learned.") \
 	STAT(MULTIPATH_CONVERTED, "multipath_converted", \

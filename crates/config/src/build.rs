@@ -392,6 +392,7 @@ impl Reader {
     fn packet(&mut self, section: &Section) -> Packet {
         Packet {
             flows: self.get(section, "flows"),
+            idle: self.get(section, "idle"),
         }
     }
 

@@ -5,10 +5,10 @@
 use super::*;
 use crate::ends::carry;
 
-/// A network whose server is `delay` away once the node knows what it grants.
+/// A network whose server is `delay` away once the node, which gives it 4 s, knows what it grants.
 fn far(delay: Duration) -> (Network, Node, TcpListener) {
     let network = network([(); 2].map(|()| Link::delay(Duration::from_millis(1))));
-    let (node, listener) = ready(&network);
+    let (node, listener) = impatient(&network);
     network.change(1, Link::delay(delay)).expect("a delay");
     (network, node, listener)
 }
@@ -33,7 +33,7 @@ fn paws_drops(host: &Namespace) -> u64 {
 /// SYN-ACKs; the second one becomes an acknowledgement.
 #[test]
 fn late_answers_open_the_flow() {
-    let (network, node, listener) = far(Duration::from_millis(1_300));
+    let (network, node, listener) = far(Duration::from_millis(800));
     for family in Family::ALL {
         let resent = redirect(&node, "packet_resent");
         let to = target(&network, family, &listener);

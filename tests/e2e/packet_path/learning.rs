@@ -84,7 +84,7 @@ fn counters(node: &Node) -> [u64; 3] {
 #[test]
 fn lost_way_back_is_noticed() {
     let network = line();
-    let (node, listener) = ready(&network);
+    let (node, listener) = impatient(&network);
     answer_past_the_node(&network);
     let to = target(&network, Family::V4, &listener);
     let mut client = dial(network.client(), to).expect("the node answers");

@@ -52,7 +52,7 @@ fn testbed() -> (Network, TcpListener, Node, [Pair; 2]) {
     (network, listener, node, pairs)
 }
 
-fn open(network: &Network, node: &Node, listener: &TcpListener) -> [Pair; 2] {
+pub(super) fn open(network: &Network, node: &Node, listener: &TcpListener) -> [Pair; 2] {
     let taken = redirect(node, "packet_taken");
     let mut pairs = Family::ALL.map(|family| Pair::open(network, family, listener));
     exchange(&mut pairs);
@@ -60,7 +60,7 @@ fn open(network: &Network, node: &Node, listener: &TcpListener) -> [Pair; 2] {
     pairs
 }
 
-fn exchange(pairs: &mut [Pair]) {
+pub(super) fn exchange(pairs: &mut [Pair]) {
     for pair in pairs {
         pair.check();
         carry(&mut pair.client, &mut pair.server, 100_000, 1);
@@ -354,4 +354,44 @@ fn flows_are_forwarded_without_the_packet_path() {
         pair.close_client_first();
         assert_eq!(counter(&node, "relays_opened"), 0, "{family}");
     }
+}
+
+// promise: PK9
+/// A successor and a reload whose rules want no packets keep what there is for open flows, and remove it
+/// when they have ended.
+#[test]
+fn packet_path_goes_when_nothing_needs_it() {
+    let (network, listener, mut node, mut pairs) = testbed();
+    node.write_config("[defaults]\ndata_path = \"socket\"\n")
+        .expect("a file is written");
+    run_program(
+        network.node(0),
+        &format!("upgrade --socket {}", node.socket().display()),
+    );
+    let successor = pid(&node);
+    node.process_mut().wait(SOON).expect("the first node ends");
+    exchange(&mut pairs);
+    assert_eq!(pins(network.node(0)).len(), 1);
+    for pair in pairs {
+        pair.close_client_first();
+    }
+    until("the pins are gone", || pins(network.node(0)).is_empty());
+    // It takes packets again when it is told to, and then no more.
+    for (data_path, taken) in [("packet", 2), ("socket", 2)] {
+        reload::switch(&node, data_path);
+        if data_path == "packet" {
+            learn(&network, &node, Family::V4, &listener);
+            learn(&network, &node, Family::V6, &listener);
+        }
+        let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
+        exchange(&mut pairs);
+        assert_eq!(redirect(&node, "packet_taken"), taken, "{data_path}");
+        assert!(!pins(network.node(0)).is_empty(), "{data_path}");
+        for pair in pairs {
+            pair.close_client_first();
+        }
+    }
+    until("the pins are gone again", || pins(network.node(0)).is_empty());
+    kill(successor, Signal::SIGTERM).expect("it runs");
+    until("the successor ends", || kill(successor, None).is_err());
 }

@@ -70,7 +70,7 @@ fn silent_clients_learn_that_no_server_answers() {
     let millisecond = || Link::delay(Duration::from_millis(1));
     for links in [[Link::Veth, Link::Veth], [millisecond(), millisecond()]] {
         let network = network(links);
-        let (_node, listener) = ready(&network);
+        let (_node, listener) = impatient(&network);
         firewall(network.node(0), "dead", &[("forward", "drop")]);
         let clients = Family::ALL.map(|family| {
             let dialled = dial(network.client(), target(&network, family, &listener));
@@ -113,7 +113,7 @@ fn absent_clients_have_one_syn_repeated() {
 #[test]
 fn given_up_flows_leave_their_ports() {
     let network = line();
-    let (_node, listener) = ready(&network);
+    let (_node, listener) = impatient(&network);
     let [client, server] = [network.client(), network.server()];
     firewall(server, "silent", &[("input", "tcp flags syn drop")]);
     let to = target(&network, Family::V4, &listener);

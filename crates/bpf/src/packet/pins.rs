@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pins of the packet path: maps, links and the sweep outlive the node, because a flow whose
+//! The pins of the packet path: maps, links and what ages flows outlive the node, because a flow whose
 //! entry is lost is dead. The next node adopts them. Until then, or until no flow is left, the
 //! guard of the last node looks after them.
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
@@ -31,6 +31,8 @@ const OF_SERVICE: &str = "/run/posthaste/bpf";
 const LAYOUT: &str = "packets-17";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
+/// The name of the program that sends for flows, and asks the ends of quiet ones.
+pub(super) const RESEND: &str = "resend";
 /// The name of the program that resets the ends of a flow.
 pub(super) const ABORT: &str = "abort";
 /// How often [`Orphans::abort`] resets the ends, and the time between. Linux delays an ACK by at most
@@ -39,8 +41,6 @@ const RESETS: u32 = 4;
 const RESET_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two rounds of [`Orphans`].
 const ROUND: Duration = Duration::from_secs(1);
-/// How long flows may outlive their node: the bound for idle ones (RFC 5382 section 5, REQ-5).
-const OUTLIVED_MAX: Duration = Duration::from_mins(124);
 
 /// The pins of one network namespace.
 #[derive(Clone, Debug)]
@@ -66,6 +66,22 @@ impl Pins {
             )
         })?;
         Ok(pins)
+    }
+
+    /// Whether there are flows that a node may adopt in a network namespace.
+    pub(crate) fn are_left(netns: u64) -> bool {
+        let flows = packet_path::OBJECT.maps[map::PACKET_FLOWS].name;
+        Self::of(netns).path(flows).exists()
+    }
+
+    /// Whether an interface exists to which programs are attached.
+    fn have_interface(&self) -> bool {
+        let names = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let mut attached = names.filter_map(|pin| {
+            let name = pin.file_name().into_string().ok()?;
+            name.strip_suffix("-in")?.parse().ok()
+        });
+        attached.any(sys::has_interface)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -136,7 +152,7 @@ fn of_namespace(netns: u64) -> PathBuf {
     directory.join(netns.to_string())
 }
 
-/// The node that the flows belong to.
+/// The process of the node that the flows belong to.
 fn owner_of(owners: &Map) -> Option<u32> {
     let mut owner = [0; 4];
     let found = owners.look_up(&[0; 4], &mut owner).ok()?;
@@ -148,15 +164,18 @@ fn owner_of(owners: &Map) -> Option<u32> {
 pub struct Orphans {
     pins: Pins,
     sweep: OwnedFd,
+    resend: OwnedFd,
     abort: OwnedFd,
     burial: Option<Burial>,
     flows: Arc<Map>,
+    patience: Arc<Map>,
     owners: Arc<Map>,
     owner: u32,
 }
 
 impl Orphans {
-    /// The flows that were left in a network namespace. The caller has checked that no node is there.
+    /// The flows that were left in a network namespace. The caller has checked that no node is there, or else
+    /// that [`Self::owner`] has ended: flows of a layout that the next node does not know.
     pub fn find(netns: u64) -> Option<Self> {
         let pins = Pins::of(netns);
         let object = &packet_path::OBJECT;
@@ -167,6 +186,8 @@ impl Orphans {
         let owners = adopt(map::PACKET_OWNER)?;
         Some(Self {
             flows: adopt(map::PACKET_FLOWS)?,
+            patience: adopt(map::PACKET_PATIENCE)?,
+            resend: sys::pinned(&pins.path(RESEND)).ok()?,
             sweep: sys::pinned(&pins.path(SWEEP)).ok()?,
             abort: sys::pinned(&pins.path(ABORT)).ok()?,
             owner: owner_of(&owners)?,
@@ -176,6 +197,12 @@ impl Orphans {
         })
     }
 
+    /// The process of their last node.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
     /// Ends the flows that the node was about to hand over: both ends are reset. Call it before
     /// another node may start, which would take these for its own. Returns how many are left.
     pub fn bury(&self) -> usize {
@@ -183,15 +210,15 @@ impl Orphans {
         burial.map_or(0, |burial| burial.round(true).unwrap_or(1))
     }
 
-    /// Removes flows that have ended, until none is left or another node has them. Then removes the
-    /// pins. Flows that last longer than 124 minutes end with them.
+    /// Removes flows that have ended, and has the ends of quiet ones asked, until none is left, another node
+    /// has them, or no interface is left at which they could be translated. Then removes the pins.
     pub fn look_after(self) {
-        let until = Instant::now() + OUTLIVED_MAX;
-        let mut walk = Sweep::new(&self.flows);
+        let mut walk = Sweep::new(&self.flows, &self.patience);
         while self.are_mine() {
             let round = walk.round(self.sweep.as_fd()).unwrap_or_default();
+            round.act(self.resend.as_fd());
             let is_last = self.bury() == 0 && round.left == Some(0);
-            if is_last || Instant::now() >= until {
+            if is_last || !self.pins.have_interface() {
                 return self.pins.remove_of(&self.owners, self.owner);
             }
             thread::sleep(ROUND);

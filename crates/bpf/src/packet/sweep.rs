@@ -8,7 +8,6 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{CONTEXT_CB, CONTEXT_WORDS};
 use crate::layout::{nanoseconds, octets, whole};
@@ -33,10 +32,10 @@ const PROTOCOLS: [u16; 2] = [0x0800, 0x86dd];
 const OPEN: u32 = 4;
 /// From `PACKET_ANSWERED` to `PACKET_OPEN`, and `PACKET_ABORTED`
 const ANSWERED: [u32; 5] = [1, 2, 3, OPEN, 7];
-/// `PACKET_FIN_CLIENT`, `PACKET_FIN_SERVER`
+/// `PACKET_FINS`
 const FINS: u32 = 1 | 2;
-/// No open flow ends sooner, unless both ends have closed it (`IDLE_NS`).
-const IDLE_MIN: Duration = Duration::from_hours(2);
+/// `PACKET_RESET`
+const RESET: u32 = 4;
 /// What the keeper of a living node passes to the sweep in `cb[0]` (`SWEEP_ALIVE`), and who ends the packet
 /// path (`SWEEP_LAST`).
 const ALIVE: u32 = 1;
@@ -48,6 +47,7 @@ const LEFT_BITS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Sweep {
     flows: Arc<Map>,
+    patience: Arc<Map>,
     keys: Vec<u8>,
     values: Vec<u8>,
     /// Keys of the flows that a program has to look after.
@@ -62,14 +62,25 @@ pub(super) struct Sweep {
 pub(super) struct Round {
     /// Flows that were left at the end of the table, once it was reached.
     pub(super) left: Option<usize>,
-    /// The keys of flows among which some wait for a SYN to be sent again.
-    pub(super) due: Vec<u8>,
+    /// The keys of flows among which some wait for a segment of the node.
+    due: Vec<u8>,
+}
+
+impl Round {
+    /// Has the program `resend` send what is due.
+    pub(super) fn act(&self, resend: BorrowedFd<'_>) {
+        for key in each(&self.due) {
+            // The next round tries again.
+            let _ = run_on_flow(resend, key);
+        }
+    }
 }
 
 impl Sweep {
-    pub(super) fn new(flows: &Arc<Map>) -> Self {
+    pub(super) fn new(flows: &Arc<Map>, patience: &Arc<Map>) -> Self {
         Self {
             flows: Arc::clone(flows),
+            patience: Arc::clone(patience),
             keys: vec![0; BATCH * KEY_BYTES],
             values: vec![0; BATCH * VALUE_BYTES],
             candidates: Vec::new(),
@@ -83,6 +94,8 @@ impl Sweep {
         let mut round = Round::default();
         let mut visited = 0;
         let now = nanoseconds(posthaste_relay::sys::monotonic());
+        // Those after the last segment that are quiet, since before they were aged.
+        let quiet_since = now.saturating_sub(self.idle_ns()?);
         while visited < ROUND_MAX {
             let (flows, keys, values) = (self.flows.as_fd(), &mut self.keys, &mut self.values);
             let batch = sys::look_up_batch(flows, self.cursor, keys, values, BATCH)?;
@@ -90,7 +103,7 @@ impl Sweep {
             let flows = keys.zip(values.chunks_exact(VALUE_BYTES)).take(batch.count);
             self.candidates.clear();
             for (key, flow) in flows {
-                if is_at_rest(flow, now) {
+                if is_at_rest(flow, quiet_since) {
                     self.left += 1;
                 } else {
                     self.candidates.extend_from_slice(key);
@@ -112,16 +125,21 @@ impl Sweep {
         }
         Ok(round)
     }
+
+    /// How long a flow may be quiet.
+    fn idle_ns(&self) -> io::Result<u64> {
+        let mut value = [0; size_of::<types::packet_patience>()];
+        self.patience.look_up(&[0; 4], &mut value)?;
+        let patience = whole::<types::packet_patience>(&value);
+        Ok(patience.map_or(0, |patience| patience.idle_ns))
+    }
 }
 
-/// Whether a flow is open and no bound has passed: most are, and running a program on each would cost
-/// four times as much as reading it. The program decides about all others.
-fn is_at_rest(flow: &[u8], now: u64) -> bool {
-    whole::<types::packet_flow>(flow).is_some_and(|flow| {
-        flow.state == OPEN
-            && flow.ended < FINS
-            && now.saturating_sub(flow.last_ns) < nanoseconds(IDLE_MIN)
-    })
+/// Whether a flow is open and had a segment of late, and nobody waits for an end of it: most are, and running a
+/// program on each would cost four times as much as reading it. The program decides about all others.
+fn is_at_rest(flow: &[u8], quiet_since: u64) -> bool {
+    whole::<types::packet_flow>(flow)
+        .is_some_and(|flow| flow.state == OPEN && flow.ended < FINS && flow.last_ns >= quiet_since)
 }
 
 /// Shows the programs that the node lives.
@@ -167,7 +185,8 @@ pub(super) fn unfinished(flows: &Map) -> io::Result<Unfinished> {
         for (key, value) in pairs.take(batch.count) {
             if let Some(flow) = whole::<types::packet_flow>(value).filter(is_unfinished) {
                 found.keys.extend_from_slice(key);
-                found.open += usize::from(flow.ended < FINS);
+                let is_open = flow.ended & FINS != FINS && flow.ended & RESET == 0;
+                found.open += usize::from(is_open);
             }
         }
         cursor = batch.next;
@@ -201,6 +220,8 @@ fn is_ipv4(key: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::layout::bytes;
     use crate::object::Program;
@@ -208,14 +229,17 @@ mod tests {
     use crate::packet::tests::{load, maps};
 
     const MILLION: u32 = 1_000_000;
-    /// `PACKET_CLOSED`
+    /// `PACKET_HELD`, `PACKET_GIVEN_UP`, `PACKET_CLOSED`
+    const HELD: u32 = 3;
+    const GIVEN_UP: u32 = 5;
     const CLOSED: u32 = 6;
 
-    /// The sweep on a table of its own.
-    fn sweep_of(entries: u32) -> (Arc<Map>, Program) {
+    /// The sweep on a table of its own, and a walk over that.
+    fn sweep_of(entries: u32) -> (Vec<Arc<Map>>, Program, Sweep) {
         let maps = maps(entries);
-        let flows = Arc::clone(&maps[map::PACKET_FLOWS]);
-        (flows, load(program::PACKET_SWEEP, &maps))
+        let program = load(program::PACKET_SWEEP, &maps);
+        let walk = Sweep::new(&maps[map::PACKET_FLOWS], &maps[map::PACKET_PATIENCE]);
+        (maps, program, walk)
     }
 
     fn key(number: u32) -> types::packet_key {
@@ -267,13 +291,13 @@ mod tests {
     /// Every tenth flow has ended long ago.
     #[test]
     fn a_million_flows_are_swept_in_parts() {
-        let (flows, program) = sweep_of(MILLION);
+        let (maps, program, mut walk) = sweep_of(MILLION);
+        let flows = &maps[map::PACKET_FLOWS];
         let memory = sys::described(flows.as_fd(), "memlock:").unwrap();
         println!("{} bytes a flow", memory / MILLION);
         assert!(memory / MILLION <= 256, "{memory} bytes");
         let state = |number| if number % 10 == 0 { CLOSED } else { OPEN };
-        fill(&flows, MILLION, state);
-        let mut walk = Sweep::new(&flows);
+        fill(flows, MILLION, state);
         let started = kernel_time();
         let (left, rounds) = pass(&mut walk, &program);
         println!(
@@ -287,26 +311,120 @@ mod tests {
         println!("again {:?}", kernel_time() - started);
     }
 
-    /// A reset ends a flow as two FINs do.
-    #[test]
-    fn flows_that_were_reset_are_swept() {
-        let (flows, program) = sweep_of(1024);
-        let since = posthaste_relay::sys::monotonic() - Duration::from_secs(60);
-        for (number, ended) in (0..).zip([0, 1, FINS, 4]) {
-            let flow = types::packet_flow {
-                state: OPEN,
-                ended,
-                last_ns: nanoseconds(since),
-                ..types::packet_flow::default()
+    /// Which of these flows are left, by the seconds since their SYN or their last segment.
+    fn left_of(flows: &[(types::packet_flow, u64)], half_open: u32) -> Vec<bool> {
+        let (maps, program, mut walk) = sweep_of(1024);
+        let table = &maps[map::PACKET_FLOWS];
+        // Behind the heartbeat. The budget is 1.
+        let mut control = [0; 24 + 1024];
+        control[8..12].copy_from_slice(&half_open.to_ne_bytes());
+        maps[map::PACKET_CONTROL].update(&[0; 4], &control).unwrap();
+        let now = posthaste_relay::sys::monotonic();
+        for (number, (flow, seconds)) in (0..).zip(flows) {
+            let then = nanoseconds(now - Duration::from_secs(*seconds));
+            let aged = types::packet_flow {
+                since_ns: then,
+                last_ns: then,
+                ..*flow
             };
-            flows.update(bytes(&key(number)), bytes(&flow)).unwrap();
+            table.update(bytes(&key(number)), bytes(&aged)).unwrap();
         }
-        assert_eq!(pass(&mut Sweep::new(&flows), &program), (2, 1));
+        let (left, _) = pass(&mut walk, &program);
+        let is_left = |number| {
+            let mut value = [0; VALUE_BYTES];
+            table.look_up(bytes(&key(number)), &mut value).unwrap()
+        };
+        let each: Vec<bool> = (0..).take(flows.len()).map(is_left).collect();
+        assert_eq!(left, each.iter().filter(|is_left| **is_left).count());
+        each
+    }
+
+    fn open(ended: u32) -> types::packet_flow {
+        types::packet_flow {
+            state: OPEN,
+            ended,
+            ..types::packet_flow::default()
+        }
+    }
+
+    /// Only a reset and two FINs that are acknowledged end a flow.
+    // promise: PK12
+    #[test]
+    fn flows_that_have_ended_are_swept() {
+        let unread = types::packet_flow {
+            server_next: 9,
+            ..open(FINS)
+        };
+        let unsent = types::packet_flow {
+            client_next: 9,
+            ..open(FINS)
+        };
+        let flows = [
+            open(0),
+            open(1),
+            open(2),
+            open(FINS),
+            open(RESET),
+            unread,
+            unsent,
+        ];
+        let late = flows.map(|flow| (flow, 60));
+        let left = [true, true, true, false, false, true, true];
+        assert_eq!(left_of(&late, 0), left);
+        assert_eq!(left_of(&flows.map(|flow| (flow, 10)), 0), [true; 7]);
+    }
+
+    /// A client has as long as a host gives it, and less while many are half-open.
+    // promise: PK16
+    #[test]
+    fn slow_handshakes_are_swept_when_there_are_many() {
+        let flow = |state| types::packet_flow {
+            state,
+            ..types::packet_flow::default()
+        };
+        let [answered, accepted] = [1, 2].map(flow);
+        let flows = [
+            (answered, 3),
+            (answered, 20),
+            (accepted, 20),
+            (answered, 70),
+        ];
+        assert_eq!(left_of(&flows[..3], 0), [true; 3]);
+        assert_eq!(left_of(&flows[3..], 0), [false]);
+        assert_eq!(left_of(&flows, 4), [true, false, false, false]);
+    }
+
+    /// A server has as long as the rule of its flow says; then the client is to be reset.
+    // promise: PK16
+    #[test]
+    fn servers_have_the_time_of_their_rule() {
+        let held = |connect_cs| types::packet_flow {
+            state: HELD,
+            connect_cs,
+            ..types::packet_flow::default()
+        };
+        let (maps, program, mut walk) = sweep_of(1024);
+        let table = &maps[map::PACKET_FLOWS];
+        let since = posthaste_relay::sys::monotonic() - Duration::from_secs(20);
+        for (number, connect_cs) in [(0, 1_000), (1, 3_000)] {
+            let flow = types::packet_flow {
+                since_ns: nanoseconds(since),
+                ..held(connect_cs)
+            };
+            table.update(bytes(&key(number)), bytes(&flow)).unwrap();
+        }
+        assert_eq!(pass(&mut walk, &program).0, 2);
+        let state = |number| {
+            let mut value = [0; VALUE_BYTES];
+            assert!(table.look_up(bytes(&key(number)), &mut value).unwrap());
+            whole::<types::packet_flow>(&value).unwrap().state
+        };
+        assert_eq!([state(0), state(1)], [GIVEN_UP, HELD]);
     }
 
     #[test]
     fn an_empty_table_has_no_flows_left() {
-        let (flows, program) = sweep_of(1024);
-        assert_eq!(pass(&mut Sweep::new(&flows), &program), (0, 1));
+        let (_maps, program, mut walk) = sweep_of(1024);
+        assert_eq!(pass(&mut walk, &program), (0, 1));
     }
 }

@@ -9,8 +9,9 @@ use posthaste_relay::flow::Flow;
 use super::Redirect;
 use crate::bypass::Bypass;
 use crate::error::Error;
-use crate::packet::PacketPath;
+use crate::packet::pins::Pins;
 use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
+use crate::packet::{PacketPath, Patience};
 use crate::rules::Wanted;
 
 impl Redirect {
@@ -61,30 +62,58 @@ impl Redirect {
         self.packet_path_unpinned.take()
     }
 
-    /// Loads and attaches the packet path if a rule wants it and the node has settled. Without it
-    /// flows are forwarded or use sockets, so a failure is reported and nothing else fails. The next
-    /// rules try again.
+    /// Sets how long the packet path waits.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_patience(&mut self, patience: Patience) -> Result<(), Error> {
+        self.patience = patience;
+        match &self.packet_path {
+            Some(packet_path) => packet_path.set_patience(patience),
+            None => Ok(()),
+        }
+    }
+
+    /// Unloads the packet path if no rule wants it and no flow of it is left. Call it now and then, while no
+    /// predecessor lives, whose relays could still leave to it.
+    pub fn release_packets(&mut self) {
+        // Relays of this process may leave as long as it lives.
+        if self.wants_packet_path == Wanted::No
+            && self.bypass.is_none()
+            && self.packet_path.as_ref().is_some_and(PacketPath::is_empty)
+        {
+            self.packet_path = None;
+        }
+    }
+
+    /// Loads and attaches the packet path if a rule wants it, or a predecessor has left flows, and the node has
+    /// settled. Without it flows are forwarded or use sockets, so a failure is reported and nothing else fails. The
+    /// next rules try again.
     pub(super) fn take_packets(&mut self) {
         if let Err(error) = self.attach_packets() {
-            self.wants_packet_path = Wanted::No;
+            self.packet_path_failed = true;
             self.packet_path_error = Some(error);
         }
     }
 
     fn attach_packets(&mut self) -> Result<(), Error> {
-        if self.wants_packet_path == Wanted::No || self.deferred.is_none() {
+        let (settings, maps) = (&self.shared.settings, self.maps());
+        let is_needed = self.wants_packet_path != Wanted::No
+            || self.packet_path.is_some()
+            || Pins::are_left(settings.netns);
+        if !is_needed || self.packet_path_failed || self.deferred.is_none() {
             return Ok(());
         }
-        let (settings, maps) = (&self.shared.settings, self.maps());
         let packet_path = match &mut self.packet_path {
             Some(packet_path) => packet_path,
             empty @ None => {
-                let is_lasting = self.wants_packet_path == Wanted::IfLasting;
+                let is_lasting = self.wants_packet_path != Wanted::Always;
                 let (loaded, unpinned) = PacketPath::load(settings, &maps, is_lasting)?;
                 self.packet_path_unpinned = unpinned;
                 let entries = loaded.flows_max().ok();
                 self.foreign_flow_table =
                     entries.filter(|entries| *entries != settings.packet_flows);
+                loaded.set_patience(self.patience)?;
                 // A predecessor may have relays.
                 if self.relays || settings.successions > 0 {
                     loaded.spare_relays()?;

@@ -42,7 +42,8 @@ impl Redirect {
         let wanted = rules
             .iter()
             .map(|rule| rules::wants_packet_path(rule, chained));
-        self.wants_packet_path = wanted.fold(self.wants_packet_path, Wanted::max);
+        self.wants_packet_path = wanted.fold(Wanted::No, Wanted::max);
+        self.packet_path_failed = false;
         self.wants_bypass |= rules.iter().any(rules::wants_bypass);
         self.take_packets();
         let next = self.generation.wrapping_add(1);

@@ -46,7 +46,13 @@ pub(in super::super) fn config(config: &Config) -> Shown {
                 ("profiles_max", observe.profiles_max.show()),
             ]),
         ),
-        ("packet", section([("flows", config.packet.flows.show())])),
+        (
+            "packet",
+            section([
+                ("flows", config.packet.flows.show()),
+                ("idle", config.packet.idle.show()),
+            ]),
+        ),
         (
             "half_open",
             section([
