@@ -377,6 +377,8 @@ GLOBAL int ask(struct __sk_buff *skb, struct packet_flow *entry)
 	if (entry->tries >= ASKS_MAX) {
 		if (change(entry, PACKET_OPEN, PACKET_ABORTED)) {
 			entry->tries = 0;
+			/* The sweep must not remove it before the resets. */
+			entry->last_ns = bpf_ktime_get_ns();
 			count(STAT_PACKET_DEAD);
 		}
 		return 0;
