@@ -347,8 +347,8 @@ mod tests {
         }
     }
 
-    /// Only a reset and two FINs that are acknowledged end a flow.
     // promise: PK12
+    /// Only a reset and two FINs that are acknowledged end a flow.
     #[test]
     fn flows_that_have_ended_are_swept() {
         let unread = types::packet_flow {
@@ -374,8 +374,8 @@ mod tests {
         assert_eq!(left_of(&flows.map(|flow| (flow, 10)), 0), [true; 7]);
     }
 
-    /// A client has as long as a host gives it, and less while many are half-open.
     // promise: PK16
+    /// A client has as long as a host gives it, and less while many are half-open.
     #[test]
     fn slow_handshakes_are_swept_when_there_are_many() {
         let flow = |state| types::packet_flow {
@@ -394,8 +394,8 @@ mod tests {
         assert_eq!(left_of(&flows, 4), [true, false, false, false]);
     }
 
-    /// A server has as long as the rule of its flow says; then the client is to be reset.
     // promise: PK16
+    /// A server has as long as the rule of its flow says; then the client is to be reset.
     #[test]
     fn servers_have_the_time_of_their_rule() {
         let held = |connect_cs| types::packet_flow {
