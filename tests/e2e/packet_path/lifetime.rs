@@ -391,7 +391,9 @@ fn packet_path_goes_when_nothing_needs_it() {
             pair.close_client_first();
         }
     }
-    until("the pins are gone again", || pins(network.node(0)).is_empty());
+    until("the pins are gone again", || {
+        pins(network.node(0)).is_empty()
+    });
     kill(successor, Signal::SIGTERM).expect("it runs");
     until("the successor ends", || kill(successor, None).is_err());
 }

@@ -65,7 +65,7 @@ fn quiet_flows_of_live_ends_stay() {
 #[test]
 fn quiet_flows_of_dead_ends_are_reset() {
     for is_killed in [false, true] {
-            let (network, _listener, mut node, pairs) = testbed();
+        let (network, _listener, mut node, pairs) = testbed();
         let [mut of_client, mut of_server] = pairs;
         if is_killed {
             node.kill().expect("it runs");
@@ -77,7 +77,7 @@ fn quiet_flows_of_dead_ends_are_reset() {
             assert_eq!(redirect(&node, "packet_dead"), 2);
         }
         drop((of_client, of_server));
-            let (network, _listener, mut node, pairs) = testbed();
+        let (network, _listener, mut node, pairs) = testbed();
         if is_killed {
             node.kill().expect("it runs");
         }

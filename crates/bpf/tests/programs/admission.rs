@@ -12,7 +12,9 @@ use posthaste_relay::intercept::{EventKind, Intercept};
 use posthaste_relay::policy::Action;
 
 use crate::host::Verdict::{Passed, Redirected, Swallowed};
-use crate::host::{EARLY, Host, LATE, STRICT, client, on_host, on_starting_host, rule, server};
+use crate::host::{
+    EARLY, Host, LATE, STRICT, client, device, on_host, on_starting_host, rule, server,
+};
 use crate::segment::{Segment, ethernet, finish_ipv4};
 
 const MODES: [AcceptMode; 3] = [EARLY, STRICT, LATE];
