@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients and servers that take long to answer: the node waits as long as a host would.
 
-use super::ends::carry;
 use super::*;
+use crate::ends::carry;
 
 // promise: PK16
 /// The way to the server is interrupted while a connection begins: the node repeats the SYN as a client

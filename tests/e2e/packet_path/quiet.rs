@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows that are quiet: their ends are asked whether they live, by the node and after its end by its guard.
 
-use super::ends::pattern;
 use super::lifetime::{exchange, open};
 use super::*;
+use crate::ends::pattern;
 
 /// Flows are quiet after a second.
 const QUIET: &str = "[packet]\nidle = \"1s\"\n[defaults]\ndata_path = \"packet\"\n";
