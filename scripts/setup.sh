@@ -67,6 +67,7 @@ find_missing_packages() {
     command_in systemd-analyze systemd "checks the units in the tests"
     command_in setpriv util-linux "runs a service as its user in the tests"
     command_in nft nftables "firewalls of the tests"
+    command_in ethtool ethtool "offloads of interfaces in the tests"
 }
 
 command_in() {

@@ -2,7 +2,7 @@
 //! Connections with fragmented segments: from a router with a small MTU and senders without DF
 //! (IPv4), and from translators between the families (IPv6).
 
-mod split;
+pub(crate) mod split;
 
 use std::thread;
 
@@ -24,6 +24,12 @@ const BYTES: u64 = 1_000_000;
 fn exchange(network: &Network, family: Family, port: u16) {
     let listener = listen(network.server(), port);
     let pair = Pair::open(network, family, &listener);
+    both_ways(&pair);
+    pair.close_client_first();
+}
+
+/// Sends much in both directions at once, and checks every byte of it.
+pub(crate) fn both_ways(pair: &Pair) {
     thread::scope(|scope| {
         for (mut from, mut to, seed) in [
             (&pair.client, &pair.server, 1),
@@ -33,11 +39,10 @@ fn exchange(network: &Network, family: Family, port: u16) {
             scope.spawn(move || payload::receive(&mut to, seed, BYTES).expect("bytes arrive"));
         }
     });
-    pair.close_client_first();
 }
 
 /// How many packets a host has put together from fragments.
-fn reassembled(host: &Namespace, family: Family) -> u64 {
+pub(crate) fn reassembled(host: &Namespace, family: Family) -> u64 {
     if family == Family::V4 {
         return kernel_counter(host, "Ip", "ReasmOKs");
     }

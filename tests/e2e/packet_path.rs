@@ -31,6 +31,7 @@ mod made;
 mod paced;
 mod patience;
 mod quiet;
+mod rare;
 mod reload;
 mod report;
 mod resend;

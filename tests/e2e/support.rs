@@ -426,8 +426,8 @@ pub(crate) fn firewall_text(host: &Namespace, table: &str) -> String {
 }
 
 /// Runs a command that succeeds, and returns what it prints.
-fn run(command: &mut Command, input: &str) -> String {
-    let output = command.output().expect("nft (package nftables) can be run");
+pub(crate) fn run(command: &mut Command, input: &str) -> String {
+    let output = command.output().expect("the program can be run");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}\n{input}");
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -96,6 +96,7 @@ static __always_inline int on_copy(struct __sk_buff *skb, const struct bypass_pa
 	if (pair->phase != BYPASS_OVERLAP)
 		return DROP;
 	copy_for_relay(pair, e, &work->in, &work->out);
+	mark_carried(skb);
 	return write_segment(skb) ? NEXT : DROP;
 }
 
@@ -131,6 +132,26 @@ static __always_inline int on_segment(struct __sk_buff *skb, struct bypass_pair 
 	return send_direct(skb, work, pair->ifindex[(e & 1) ^ 1]);
 }
 
+/* Whether it does not show how long it is, or not all its numbers. */
+static __always_inline bool is_unreadable(const struct view *view)
+{
+	return view->rare & RARE_PART || !view->bytes;
+}
+
+/* Such a segment. A relay whose flow has them stays; once it leaves, the segment would be neither's. */
+static __always_inline int on_unreadable(struct bypass_pair *pair)
+{
+	bool stays;
+
+	if (!lock(pair))
+		return DROP;
+	stays = pair->phase <= BYPASS_CLAMPING;
+	if (stays)
+		pair->reset = true;
+	unlock(pair);
+	return stays ? NEXT : DROP;
+}
+
 /* A SYN of a pair's addresses. Without a dead pair its ends would read each other in the wrong
  * numbers, and anyone can send a SYN. */
 static __always_inline int on_syn(const struct bypass_pair *pair, const struct packet_key *key)
@@ -153,20 +174,22 @@ int bypass_in(struct __sk_buff *skb)
 	struct view view;
 	__u32 e;
 
-	if (!is_copy && !may_have_pairs())
+	if (is_carried(skb) || (!is_copy && !may_have_pairs()))
 		return NEXT;
 	work = work_area();
 	device = bpf_map_lookup_elem(&devices, &ifindex);
-	if (!work || !device || skb->vlan_present || skb->pkt_type != PACKET_HOST ||
-	    !view_segment(skb, device->l2_bytes, &view))
+	if (!work || !device || is_tagged(skb) || skb->pkt_type != PACKET_HOST ||
+	    see_segment(skb, &view, device->l2_bytes) != SEEN_SEGMENT)
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
 	if (!pair || (!pair->known && pair->phase != BYPASS_DEAD))
 		return is_copy ? DROP : NEXT;
 	if (view.flags & TCP_SYN)
 		return on_syn(pair, &view.key);
+	if (is_unreadable(&view))
+		return on_unreadable(pair);
 	e = view.turned != pair->turned;
-	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes))
+	if (!is_sound(skb, &view) || !read_segment(skb, view.at, view.bytes, device->l2_bytes))
 		return DROP;
 	if (is_copy)
 		return on_copy(skb, pair, work, e);
@@ -183,12 +206,12 @@ int bypass_out(struct __sk_buff *skb)
 	struct view view;
 	__u32 phase, sends;
 
-	if (!may_have_pairs())
+	if (is_carried(skb) || !may_have_pairs())
 		return NEXT;
 	work = work_area();
 	device = bpf_map_lookup_elem(&devices, &ifindex);
-	if (!work || !device || skb->vlan_present ||
-	    !view_segment(skb, device->l2_bytes, &view) || view.flags & TCP_SYN)
+	if (!work || !device || is_tagged(skb) || see_segment(skb, &view, device->l2_bytes) != SEEN_SEGMENT ||
+	    view.flags & TCP_SYN)
 		return NEXT;
 	pair = bpf_map_lookup_elem(&bypass_pairs, &view.key);
 	if (!pair || (skb->mark & NODE_MARKS) == NODE_MARKS)
@@ -199,6 +222,8 @@ int bypass_out(struct __sk_buff *skb)
 		return DROP;
 	if (!pair->known)
 		return NEXT;
+	if (is_unreadable(&view))
+		return on_unreadable(pair);
 	if (!read_segment(skb, view.at, view.bytes, device->l2_bytes) || !lock(pair))
 		return DROP;
 	phase = pair->phase;
@@ -207,7 +232,10 @@ int bypass_out(struct __sk_buff *skb)
 	unlock(pair);
 	if (!sends)
 		return DROP;
-	return phase <= BYPASS_CLAMPING || write_segment(skb) ? NEXT : DROP;
+	if (phase <= BYPASS_CLAMPING)
+		return NEXT;
+	mark_carried(skb);
+	return write_segment(skb) ? NEXT : DROP;
 }
 
 /* The tuple by which the kernel finds the socket that receives from the first end of a flow. */
@@ -365,7 +393,7 @@ GLOBAL int settle(struct packet_key *key, const struct bypass_pair *pair)
 	if (!key || !pair || pair->phase != BYPASS_DIRECT)
 		return false;
 	describe(&made, pair);
-	note_client(made.ifindex);
+	note_client_port(made.turned ? key->second_port : key->first_port);
 	/* In this order: a segment that finds neither would reach the host as one of no flow. */
 	if (bpf_map_update_elem(&packet_flows, key, &made, BPF_ANY) && !is_over(pair))
 		return false;

@@ -14,13 +14,14 @@ use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::{BypassEnds, BypassStep};
 use posthaste_relay::sys::monotonic;
 
+use crate::chains::Chains;
 use crate::error::Error;
 use crate::layout::{Structure, bytes, nanoseconds, packet_key};
 use crate::object::{Map, Program};
 use crate::objects::bypass::{self, map, program};
 use crate::objects::types;
 use crate::packet::pins::Pins;
-use crate::packet::{PacketPath, lasting, lasting_link};
+use crate::packet::{PacketPath, carried, lasting, lasting_link};
 use crate::redirect::{self, Settings};
 use crate::sys;
 
@@ -84,7 +85,8 @@ impl Bypass {
             }
         });
         let maps = maps.collect::<Result<Vec<_>, _>>()?;
-        let (attached, pairs) = Self::load_on(settings, &maps, packet_path.pins())?;
+        let (attached, pairs) =
+            Self::load_on(settings, &maps, packet_path.pins(), packet_path.chains())?;
         packet_path.bury(&pairs.burial)?;
         Ok((attached, pairs))
     }
@@ -93,10 +95,16 @@ impl Bypass {
         settings: &Settings,
         maps: &[Arc<Map>],
         pins: Option<&Pins>,
+        chains: Chains,
     ) -> Result<(Self, Pairs), Error> {
         let object = &bypass::OBJECT;
         let types = object.load_types()?;
         let constants = bypass::Settings {
+            skb_head: chains.skb_head,
+            skb_end: chains.skb_end,
+            gso_type: chains.gso_type,
+            cuts_chains: chains.cuts.into(),
+            carried: carried(settings.netns),
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
             socket_mark: settings.socket_mark,

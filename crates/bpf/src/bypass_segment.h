@@ -5,6 +5,7 @@
  */
 #pragma once
 #include "bypass.h"
+#include "packet_rare.h"
 
 #define DROP TC_ACT_SHOT
 #define TCP_PSH 8
@@ -285,8 +286,7 @@ GLOBAL int write_segment(struct __sk_buff *skb)
 	}
 	if (work->sack_at)
 		write_blocks(work);
-	store_header(skb, &work->header, work->at);
-	return true;
+	return store_header(skb, &work->header, work->at);
 }
 
 /* Exchanges source and destination, on which no checksum depends. */

@@ -11,6 +11,7 @@ mod attach;
 mod bypass;
 mod capture;
 mod cgroup;
+mod chains;
 mod congestion;
 mod deferred;
 mod error;

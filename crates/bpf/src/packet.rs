@@ -19,6 +19,7 @@ use posthaste_relay::flow::Flow;
 
 use crate::bypass::BURY;
 use crate::bypass::burial::Burial;
+use crate::chains::Chains;
 use crate::error::Error;
 use crate::layout::{bytes, nanoseconds};
 use crate::object::{Map, Object, Program};
@@ -78,6 +79,7 @@ pub(crate) struct PacketPath {
     pins: Option<Pins>,
     /// This process.
     owner: u32,
+    chains: Chains,
 }
 
 /// The work that the programs cannot do on their own, in a thread.
@@ -153,7 +155,13 @@ impl PacketPath {
         });
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let [key0, key1, key2, key3] = random().map_err(Error::load("random numbers"))?;
+        let chains = Chains::of_kernel();
         let constants = packet_path::Settings {
+            skb_head: chains.skb_head,
+            skb_end: chains.skb_end,
+            gso_type: chains.gso_type,
+            cuts_chains: chains.cuts.into(),
+            carried: carried(settings.netns),
             workers: settings.workers,
             redirect_mark: settings.redirect_mark,
             isn_key0: key0,
@@ -202,6 +210,7 @@ impl PacketPath {
             links: HashMap::new(),
             pins,
             owner: std::process::id(),
+            chains,
         })
     }
 
@@ -315,6 +324,11 @@ impl PacketPath {
         self.pins.as_ref()
     }
 
+    /// What is known of chains of segments.
+    pub(crate) fn chains(&self) -> Chains {
+        self.chains
+    }
+
     /// The map with this name, if the packet path has it.
     pub(crate) fn map(&self, name: &str) -> Option<Arc<Map>> {
         let mut names = packet_path::OBJECT.maps.iter();
@@ -362,6 +376,12 @@ impl Drop for PacketPath {
             pins.remove_of(&self.maps[map::PACKET_OWNER], self.owner);
         }
     }
+}
+
+/// The mark of translated segments, of 16 bits: no packet has it before, nor that of another network
+/// namespace among the last 32,768. A successor has its predecessor's.
+pub(crate) fn carried(netns: u64) -> u32 {
+    0x8000 | u32::try_from(netns & 0x7fff).expect("15 bits")
 }
 
 /// Drops all other capabilities of this thread.

@@ -177,7 +177,7 @@ static __always_inline void strip_header(struct packet_scratch *scratch,
 }
 
 /* Answers the SYN that the scratch area has read, after a delay, and makes of it the one that the
- * server gets. */
+ * server gets; false if that fails. */
 GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 		      const struct packet_flow *entry, __u32 delay_ms)
 {
@@ -192,7 +192,8 @@ GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 	strip_header(scratch, entry);
 	__builtin_memcpy(scratch->forwarded, header->after, TCP_HEADER_MAX);
 	write_syn_ack(scratch, entry, pkt);
-	store_header(skb, header, at);
+	if (!store_header(skb, header, at))
+		return false;
 	turn_addresses(skb, pkt, true, ANSWER_HOPS);
 	swap_link_addresses(skb, pkt->l2_bytes);
 	if (delay_ms)
@@ -208,8 +209,7 @@ GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
 	/* The checksum of the answer: its change is computed. */
 	bpf_skb_load_bytes(skb, at + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
 	__builtin_memcpy(header->after + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
-	store_header(skb, header, at);
-	return true;
+	return store_header(skb, header, at);
 }
 
 /* Makes of the SYN that the scratch area has read the one that the server gets. */
@@ -217,6 +217,5 @@ static __always_inline int strip_syn(struct __sk_buff *skb, struct packet_scratc
 				     const struct packet_flow *entry)
 {
 	strip_header(scratch, entry);
-	store_header(skb, &scratch->header, at);
-	return PASS;
+	return store_header(skb, &scratch->header, at) ? PASS : DROP;
 }

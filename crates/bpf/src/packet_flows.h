@@ -44,31 +44,24 @@ static __always_inline bool has_closed(const struct packet_flow *entry)
 		entry->client_ack == entry->server_next && entry->server_ack == entry->client_next);
 }
 
-/* Whether an interface has had a client, or another one in its place has. */
-static __always_inline __u8 *clients_of(struct packet_control *control, __u32 ifindex)
+/* The clients' ports of all flows. Segments of servers have other ones, mostly, and are not looked up where
+ * they need no translation. A client's may come by any interface: its route may change at any moment. */
+static __always_inline __u32 *word_of_port(struct packet_control *control, __be16 port)
 {
-	return &control->clients[ifindex % PACKET_CLIENTS / 32][ifindex % 32];
+	return &control->ports[port / 32 % PACKET_PORT_WORDS];
 }
 
-/* Sweeps after a change of the host's routes, addresses or interfaces until interfaces without
- * clients are no longer searched: 30 s, since a node sweeps every 0.5 s. */
-#define SEARCHES 60
-
-/* After a change of the host, clients may come by any interface. */
-static __always_inline void expect_clients(struct packet_control *control, __u32 epoch)
-{
-	if (control->epoch != epoch) {
-		control->epoch = epoch;
-		control->searches = SEARCHES;
-	} else if (control->searches) {
-		control->searches -= 1;
-	}
-}
-
-static __always_inline void note_client(__u32 ifindex)
+static __always_inline bool may_be_client(__be16 port)
 {
 	struct packet_control *control = control_of_node();
 
-	if (control)
-		*clients_of(control, ifindex) = true;
+	return control && *word_of_port(control, port) & 1u << port % 32;
+}
+
+static __always_inline void note_client_port(__be16 port)
+{
+	struct packet_control *control = control_of_node();
+
+	if (control && !may_be_client(port))
+		__sync_fetch_and_or(word_of_port(control, port), 1u << port % 32);
 }

@@ -218,7 +218,7 @@ GLOBAL int learn(const struct flow *flow, __u32 again, __u32 about_client)
 		leave_learning();
 		return leave_unlearned(&scratch->key);
 	}
-	note_client(scratch->flow.ifindex);
+	note_client_port(flow->client_port);
 	count(STAT_PACKET_LEARNING);
 	return PASS;
 }

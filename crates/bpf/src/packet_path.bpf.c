@@ -24,8 +24,6 @@
  * both see each of them, the one soon after the other. */
 #define STRAY_NS 8000000ull
 #define MOVES_AFTER (200000000ull / STRAY_NS)
-/* Where an interface without clients is looked at: at one segment of so many. */
-#define LOOKS 4
 
 /* What a segment shows of its sender, in its receiver's view. */
 struct shown {
@@ -104,7 +102,7 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	struct shown shown;
 
 	if (!entry || !scratch)
-		return PASS;
+		return DROP;
 	how.header = &scratch->header;
 	how.seq = entry->client_seq_delta;
 	how.ack = -entry->seq_delta;
@@ -116,7 +114,8 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 		how.widen = entry->client_shift;
 	how.narrow = entry->node_shift;
 	if (!translate(skb, at, bytes, &how))
-		return PASS;
+		return DROP;
+	mark_carried(skb);
 	shown.acked = entry->server_ack;
 	shown.next = &entry->client_next;
 	shown.newest = &entry->client_ts;
@@ -211,6 +210,19 @@ static __always_inline bool is_early(const struct packet *pkt, const struct pack
 	       bpf_ntohl(pkt->tcp.seq) - entry->client_isn - 1 <= FIRST_FLIGHT_MAX;
 }
 
+/* Whether the client of a flow in this state may have another connection with these addresses, that is older
+ * than this program: a forged SYN must not harm that. What does not fit the flow passes as it is. */
+static __always_inline bool is_unproved(__u32 state)
+{
+	return is_half_open(state) || state == PACKET_CLOSED;
+}
+
+/* Whether a segment of the client before the server's answer belongs to the flow. */
+static __always_inline bool proves(const struct packet_flow *entry, bool acknowledges, __u32 ack)
+{
+	return acknowledges && ack == entry->node_isn + 1;
+}
+
 /* A segment of the client, whose first was a SYN that the node answered. */
 GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		       struct packet_flow *entry)
@@ -221,20 +233,26 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	__u32 state;
 
 	if (!pkt || !entry || !scratch)
-		return PASS;
+		return DROP;
 	state = entry->state;
+	/* Another CPU has opened it meanwhile. */
+	if (state == PACKET_OPEN)
+		return translate_in(skb, entry, at, pkt->tcp.doff * 4);
 	if (state == PACKET_GIVEN_UP)
 		return reset_client(skb, pkt, at, entry);
-	if (!is_half_open(state) && state != PACKET_HELD)
+	if (is_unproved(state) && !pkt->tcp.rst &&
+	    !proves(entry, pkt->tcp.ack && !pkt->tcp.syn, bpf_ntohl(pkt->tcp.ack_seq)))
 		return PASS;
+	if (state == PACKET_CLOSED)
+		return pkt->tcp.rst ? PASS : reset_client(skb, pkt, at, entry);
+	if (!is_half_open(state) && state != PACKET_HELD)
+		return DROP;
 	if (pkt->tcp.rst)
 		return on_early_reset(skb, pkt, at, entry, scratch);
-	/* What does not fit passes untouched: a forged SYN on the tuple of a connection
-	 * that is older than this program must not harm it. */
 	if (!pkt->tcp.ack || pkt->tcp.syn)
-		return PASS;
+		return DROP;
 	if (!is_early(pkt, entry))
-		return state == PACKET_HELD ? DROP : PASS;
+		return DROP;
 	prefix = prefix_of(&pkt->flow.client);
 	if (change(entry, PACKET_ANSWERED, PACKET_HELD)) {
 		leave_half_open(prefix, true);
@@ -263,11 +281,10 @@ static __always_inline bool passes(__u32 ifindex, __u8 *since, __u32 here)
 }
 
 /* Whether segments have passed another interface alone for long enough, to which their route was moved. */
-static __always_inline bool has_moved(__u8 *since, __u32 here)
+static __always_inline bool has_moved(__u8 *since)
 {
 	__u8 now = (bpf_ktime_get_coarse_ns() / STRAY_NS) | 1;
 
-	note_client(here);
 	if (*since)
 		return (__u8)(now - *since) >= MOVES_AFTER;
 	*since = now;
@@ -302,7 +319,7 @@ GLOBAL int moves_in(struct __sk_buff *skb, struct packet_flow *entry, const stru
 	shown.seq = view->seq + entry->client_seq_delta;
 	shown.flags = view->flags;
 	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->client_ack, entry->server_next) ||
-	    !has_moved(&entry->strayed, skb->ifindex) || !routes_back(skb, pkt))
+	    !has_moved(&entry->strayed) || !routes_back(skb, pkt))
 		return false;
 	entry->ifindex = skb->ifindex;
 	entry->strayed = 0;
@@ -333,19 +350,75 @@ GLOBAL int moves_out(struct __sk_buff *skb, struct packet_flow *entry, const str
 		shown.flags &= ~TCP_SYN;
 	}
 	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->server_ack, entry->client_next) ||
-	    !has_moved(&entry->out_strayed, skb->ifindex))
+	    !has_moved(&entry->out_strayed))
 		return false;
 	entry->out_ifindex = skb->ifindex;
 	entry->out_strayed = 0;
 	return true;
 }
 
-/* Whether segments of an interface are looked for among the flows: those of servers need no
- * translation where they come. Few are looked at nevertheless, since a client's may come by any
- * other interface later. */
-static __always_inline bool may_have_clients(__u32 ifindex)
+/* How far a number may be behind what was acknowledged. */
+#define SPAN (1u << 20)
+
+/* What happens to a segment at another interface than its flow's. */
+enum elsewhere {
+	ELSEWHERE_TRANSLATE, /* its route was moved */
+	ELSEWHERE_PASS,	     /* it was translated before, and another program has removed the mark */
+	ELSEWHERE_DROP,	     /* its numbers fit neither, or both */
+};
+
+/* Whether a number of the server's bytes, as the client counts them, is near what is in flight. */
+static __always_inline bool is_near(const struct packet_flow *entry, __u32 number)
 {
-	return has_clients(ifindex) || bpf_get_prandom_u32() % LOOKS == 0;
+	return number - entry->client_ack + SPAN <= entry->server_next - entry->client_ack + 2 * SPAN;
+}
+
+/* Shows, by the number of the server's bytes, which both directions have, whether a segment of an open flow is in
+ * the numbers of its sender or of its receiver: enum elsewhere. */
+GLOBAL int look_elsewhere(struct __sk_buff *skb, const struct packet_flow *entry,
+			  const struct view *view, __u32 out)
+{
+	bool clients, servers, raw, done;
+	__be32 ack = 0;
+	__u32 number;
+
+	if (!entry || !view)
+		return ELSEWHERE_DROP;
+	if (!out && !(view->flags & TCP_ACK))
+		/* It has none, and its own is the same in both, unless the flow was relayed. */
+		return entry->was_relayed ? ELSEWHERE_DROP : ELSEWHERE_TRANSLATE;
+	if (!out && bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)))
+		return ELSEWHERE_DROP;
+	number = out ? view->seq : bpf_ntohl(ack);
+	clients = is_near(entry, number);
+	servers = is_near(entry, number + entry->seq_delta);
+	raw = out ? servers : clients;
+	done = out ? clients : servers;
+	if (raw == done)
+		return ELSEWHERE_DROP;
+	return raw ? ELSEWHERE_TRANSLATE : ELSEWHERE_PASS;
+}
+
+/* Whether a part of a segment, which cannot be held or answered, belongs to the flow that has not opened. */
+GLOBAL int is_part_of(struct __sk_buff *skb, const struct packet_flow *entry,
+		      const struct view *view, __u32 out)
+{
+	__be32 ack;
+
+	if (!entry || !view || !is_unproved(entry->state) ||
+	    bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)))
+		return true;
+	return view->flags & TCP_ACK &&
+	       bpf_ntohl(ack) == (out ? entry->client_isn : entry->node_isn) + 1;
+}
+
+/* A first fragment does not show how long its segment is: at most this much follows. */
+static __always_inline void expect_rest(__u32 *next, __u32 seq)
+{
+	__u32 end = seq + 0xffff;
+
+	if ((__s32)(seq - *next) <= GAP_MAX && (__s32)(end - *next) > 0)
+		*next = end;
 }
 
 /* Whether a segment is the first of a connection. */
@@ -360,52 +433,117 @@ static __always_inline int only_resets(const struct view *view, int verdict)
 	return view->flags & TCP_RST ? verdict : DROP;
 }
 
-static __always_inline int carry_in(struct __sk_buff *skb)
+/* A SYN that is rare. The node does not answer it, nor learn from it. */
+GLOBAL int on_rare_syn(struct __sk_buff *skb, const struct view *view)
+{
+	struct packet_flow *entry;
+
+	if (!view)
+		return NEXT;
+	entry = bpf_map_lookup_elem(&packet_flows, &view->key);
+	if (!entry || (entry->state == PACKET_LEARNING && entry->client_isn == view->seq))
+		return NEXT;
+	if (has_ended(entry)) {
+		/* It would translate the new connection by the old numbers. */
+		stop_learning(entry, PACKET_CLOSED);
+		bpf_map_delete_elem(&packet_flows, &view->key);
+		return NEXT;
+	}
+	/* The one that the node has answered comes again as it was. */
+	if (entry->client_isn == view->seq)
+		return DROP;
+	if (entry->ifindex == skb->ifindex)
+		entry->other_isn = view->seq;
+	count(STAT_PACKET_BUSY);
+	return PASS;
+}
+
+/* A segment of the client of a flow. */
+static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow *entry,
+				       struct view *view, __u32 l2_bytes)
+{
+	struct packet *pkt;
+	int elsewhere, verdict;
+	bool is_open;
+
+	if (is_carried(skb))
+		return PASS;
+	if (!is_sound(skb, view))
+		return DROP;
+	is_open = entry->state == PACKET_OPEN || entry->state == PACKET_ABORTED;
+	if (!passes(entry->ifindex, &entry->strayed, skb->ifindex)) {
+		elsewhere = is_open ? look_elsewhere(skb, entry, view, 0) : ELSEWHERE_TRANSLATE;
+		if (elsewhere == ELSEWHERE_PASS)
+			return entry->state == PACKET_OPEN ? PASS : only_resets(view, PASS);
+		if (elsewhere == ELSEWHERE_DROP)
+			return DROP;
+		if (!view->rare)
+			moves_in(skb, entry, view, l2_bytes);
+	}
+	if (entry->state == PACKET_OPEN) {
+		verdict = translate_in(skb, entry, view->at, view->bytes);
+		if (view->rare & RARE_PART)
+			expect_rest(&entry->client_next, view->seq + entry->client_seq_delta);
+		return verdict;
+	}
+	if (entry->state == PACKET_ABORTED)
+		return only_resets(view, translate_in(skb, entry, view->at, view->bytes));
+	if (view->rare && !strip_headers(skb, view, l2_bytes))
+		return is_part_of(skb, entry, view, 0) ? DROP : PASS;
+	pkt = parse_segment(skb, view, 0, l2_bytes);
+	return pkt ? from_client(skb, pkt, view->at, entry) : DROP;
+}
+
+static __always_inline int carry_in(struct __sk_buff *skb, struct view *view)
 {
 	__u32 ifindex = skb->ifindex;
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	struct packet_flow *entry;
 	struct packet *pkt;
-	struct view view;
+	int seen;
 
-	if (!device || skb->vlan_present || skb->pkt_type != PACKET_HOST)
+	if (!device || is_tagged(skb) || skb->pkt_type != PACKET_HOST)
 		return NEXT;
-	if (!view_segment(skb, device->l2_bytes, &view))
-		return icmp_in(skb);
-	if (opens(&view)) {
-		pkt = parse_segment(skb, &view, 0, device->l2_bytes);
-		return pkt ? on_syn(skb, pkt, view.at) : NEXT;
+	seen = see_segment(skb, view, device->l2_bytes);
+	if (seen != SEEN_SEGMENT)
+		return seen == SEEN_ICMP ? icmp_in(skb) : NEXT;
+	if (opens(view)) {
+		if (view->rare)
+			return on_rare_syn(skb, view);
+		pkt = parse_segment(skb, view, 0, device->l2_bytes);
+		return pkt ? on_syn(skb, pkt, view->at) : NEXT;
 	}
 	/* A segment of a server. Where flows may have sockets, `redirect` would search for one: PASS,
 	 * for which the flow must be found, costs less. */
-	if (!has_relayed() && !may_have_clients(ifindex))
+	if (!has_relayed() && !may_be_client(source_port(view)))
 		return NEXT;
-	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
+	entry = bpf_map_lookup_elem(&packet_flows, &view->key);
 	if (!entry)
 		return NEXT;
 	if (entry->state == PACKET_LEARNING)
-		return view.turned == entry->turned ? confirm(skb, &view.key, entry, &view) : NEXT;
-	if (view.turned != entry->turned)
+		return view->turned == entry->turned && !view->rare ?
+			       confirm(skb, &view->key, entry, view) :
+			       NEXT;
+	if (view->turned != entry->turned)
 		/* The server's: translated where it leaves to the client. */
 		return PASS;
-	if (!passes(entry->ifindex, &entry->strayed, ifindex) &&
-	    !moves_in(skb, entry, &view, device->l2_bytes))
-		return NEXT;
-	if (entry->state == PACKET_OPEN)
-		return translate_in(skb, entry, view.at, view.bytes);
-	if (entry->state == PACKET_ABORTED)
-		return only_resets(&view, translate_in(skb, entry, view.at, view.bytes));
-	pkt = parse_segment(skb, &view, 0, device->l2_bytes);
-	return pkt ? from_client(skb, pkt, view.at, entry) : NEXT;
+	return carry_on_in(skb, entry, view, device->l2_bytes);
 }
 
 /* The programs of others see what passes too, as it goes on. */
 SEC("classifier")
 int packet_in(struct __sk_buff *skb)
 {
-	int verdict = carry_in(skb);
+	struct view view;
+	bool is_whole;
+	int verdict;
 
-	skb->cb[MESSAGE_CARRIED] = verdict == PASS ? MESSAGE_IS_CARRIED : 0;
+	view.rare = 0;
+	verdict = carry_in(skb, &view);
+	is_whole = !(view.rare & RARE_PART);
+	/* What is not whole has no later parts that are carried too: `redirect` forgets where it led the
+	 * parts of an earlier packet with the same identification. */
+	skb->cb[MESSAGE_CARRIED] = verdict == PASS && is_whole ? MESSAGE_IS_CARRIED : 0;
 	return verdict == PASS ? NEXT : verdict;
 }
 
@@ -438,8 +576,8 @@ GLOBAL int probe_client(struct __sk_buff *skb, const struct packet *pkt,
 		write_number(to + 24, scratch->options.ts_value + entry->ts_delta);
 		write_number(to + 28, scratch->options.ts_echo);
 	}
-	store_header(skb, &scratch->header, tcp_at(pkt->family, pkt->l2_bytes));
-	return PASS;
+	mark_carried(skb);
+	return store_header(skb, &scratch->header, tcp_at(pkt->family, pkt->l2_bytes)) ? NEXT : DROP;
 }
 
 /* Stores the contents of the server's SYN-ACK. */
@@ -501,7 +639,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	__u32 state;
 
 	if (!pkt || !entry || !scratch)
-		return PASS;
+		return DROP;
 	state = entry->state;
 	if (skb->ingress_ifindex == entry->ifindex)
 		/* From where the client is: of no server. Any client can forge that. */
@@ -509,7 +647,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1)
 		return on_other_syn_ack(skb, pkt, entry);
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4) || !is_whole(pkt, scratch, at))
-		return NEXT;
+		return state == PACKET_LEARNING ? NEXT : DROP;
 	if (state == PACKET_LEARNING) {
 		note_grant(skb, entry, pkt, &scratch->options);
 		return NEXT;
@@ -542,7 +680,7 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	struct shown shown;
 
 	if (!entry || !scratch)
-		return PASS;
+		return DROP;
 	how.header = &scratch->header;
 	how.seq = entry->seq_delta;
 	how.ack = -entry->client_seq_delta;
@@ -552,7 +690,8 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 		how.widen = entry->server_shift;
 	how.narrow = entry->promised_shift;
 	if (!translate(skb, at, bytes, &how))
-		return PASS;
+		return DROP;
+	mark_carried(skb);
 	shown.acked = entry->client_ack;
 	shown.next = &entry->server_next;
 	shown.newest = &entry->node_ts;
@@ -578,11 +717,13 @@ GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 
 	if (!pkt || !entry || !scratch ||
 	    !load_header(skb, &scratch->header, at, pkt->tcp.doff * 4))
-		return NEXT;
+		return DROP;
 	/* The client has the node's SYN-ACK: the next number is the only one that resets it
 	 * (RFC 5961 section 3.2). */
 	write_number(scratch->header.after + TCP_SEQ_AT, entry->node_isn + 1);
-	store_header(skb, &scratch->header, at);
+	if (!store_header(skb, &scratch->header, at))
+		return DROP;
+	mark_carried(skb);
 	count(STAT_PACKET_REFUSED);
 	service = service_from(&pkt->flow);
 	mark_bad(&service);
@@ -590,19 +731,119 @@ GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	return NEXT;
 }
 
-/* A segment other than a SYN-ACK from a server that has not accepted the flow. */
+/* A segment other than a SYN-ACK from a server that has not accepted the flow. What belongs to an older
+ * connection passes as it is, as long as its client may have that. */
 static __always_inline int on_early_segment(struct __sk_buff *skb, const struct packet *pkt,
 					    __u32 at, struct packet_flow *entry)
 {
-	bool fits = bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1;
+	int verdict = entry->state == PACKET_HELD ? DROP : NEXT;
+	__u32 ack = bpf_ntohl(pkt->tcp.ack_seq);
 
 	if (!pkt->tcp.ack)
-		return NEXT;
+		return verdict;
 	if (skb->ingress_ifindex == entry->ifindex)
 		return DROP;
-	if (pkt->tcp.rst)
-		return fits ? on_refusal(skb, pkt, at, entry) : NEXT;
-	return fits || entry->state == PACKET_ACCEPTED ? NEXT : meet_older(skb, pkt, entry);
+	if (ack == entry->client_isn + 1) {
+		if (pkt->tcp.rst)
+			return on_refusal(skb, pkt, at, entry);
+		/* Without numbers to translate by, only the node's own keepalive passes, from an
+		 * interface in front. */
+		return bpf_ntohl(pkt->tcp.seq) == entry->node_isn && is_plain(pkt, at) ? NEXT : DROP;
+	}
+	if (pkt->tcp.rst || entry->state == PACKET_ACCEPTED)
+		return verdict;
+	return meet_older(skb, pkt, entry);
+}
+
+/* A segment of the server of a flow that was closed or given up. The client gets the node's reset. */
+static __always_inline int on_late_segment(const struct packet *pkt, const struct packet_flow *entry)
+{
+	if (pkt->tcp.rst && bpf_ntohl(pkt->tcp.seq) == entry->node_isn + 1)
+		return NEXT;
+	if (!is_unproved(entry->state))
+		return DROP;
+	return pkt->tcp.ack && bpf_ntohl(pkt->tcp.ack_seq) == entry->client_isn + 1 ? DROP : NEXT;
+}
+
+/* A segment of the server of a flow that is not open, or a SYN. */
+static __always_inline int on_other(struct __sk_buff *skb, struct packet_flow *entry,
+				    struct view *view, __u32 l2_bytes)
+{
+	struct packet *pkt;
+
+	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
+	 * the scratch area is touched. */
+	if (view->flags & TCP_SYN && view->seq == entry->node_isn)
+		return PASS;
+	if (view->rare && !strip_headers(skb, view, l2_bytes))
+		return is_part_of(skb, entry, view, 1) ? DROP : NEXT;
+	pkt = parse_segment(skb, view, 1, l2_bytes);
+	if (!pkt)
+		return DROP;
+	if (pkt->tcp.syn)
+		/* A SYN begins a connection of its own. */
+		return pkt->tcp.ack ? on_syn_ack(skb, pkt, view->at, entry) : NEXT;
+	if (is_half_open(entry->state) || entry->state == PACKET_HELD)
+		return on_early_segment(skb, pkt, view->at, entry);
+	/* Another CPU has opened it meanwhile. */
+	if (entry->state == PACKET_OPEN)
+		return translate_out(skb, entry, view->at, view->bytes);
+	return on_late_segment(pkt, entry);
+}
+
+/* A segment of the server of a flow that learns, which passes as it is. */
+static __always_inline int learn_from(struct __sk_buff *skb, struct packet_flow *entry,
+				      const struct view *view, __u32 l2_bytes)
+{
+	struct packet *pkt;
+
+	if (!passes(entry->out_ifindex, &entry->out_strayed, skb->ifindex) &&
+	    (view->rare || !moves_out(skb, entry, view, l2_bytes)))
+		return NEXT;
+	if (!(view->flags & TCP_SYN))
+		return entry->is_measured ? measure(&view->key, entry, view->seq, view->flags) :
+					    NEXT;
+	if (view->rare || !(view->flags & TCP_ACK))
+		return NEXT;
+	pkt = parse_segment(skb, view, 1, l2_bytes);
+	return pkt ? on_syn_ack(skb, pkt, view->at, entry) : NEXT;
+}
+
+/* A segment of the server of a flow. */
+static __always_inline int carry_on_out(struct __sk_buff *skb, struct packet_flow *entry,
+					struct view *view, __u32 l2_bytes)
+{
+	int elsewhere, verdict;
+	bool is_open;
+
+	if (is_carried(skb))
+		return NEXT;
+	if (entry->state == PACKET_LEARNING)
+		return learn_from(skb, entry, view, l2_bytes);
+	if (!is_sound(skb, view))
+		return DROP;
+	is_open = (entry->state == PACKET_OPEN && !(view->flags & TCP_SYN)) ||
+		  entry->state == PACKET_ABORTED;
+	if (is_open && entry->out_ifindex != skb->ifindex) {
+		elsewhere = look_elsewhere(skb, entry, view, 1);
+		if (elsewhere == ELSEWHERE_PASS)
+			return entry->state == PACKET_OPEN ? NEXT : only_resets(view, NEXT);
+		if (elsewhere == ELSEWHERE_DROP)
+			return DROP;
+		/* At once: at the former one, behind, it would be translated again if it has lost its
+		 * mark. */
+		entry->out_ifindex = skb->ifindex;
+	}
+	if (!is_open)
+		return on_other(skb, entry, view, l2_bytes);
+	if (entry->state == PACKET_ABORTED)
+		return only_resets(view, translate_out(skb, entry, view->at, view->bytes));
+	if (!entry->is_long && is_long(entry, view->seq))
+		note_long(&view->key, entry);
+	verdict = translate_out(skb, entry, view->at, view->bytes);
+	if (view->rare & RARE_PART)
+		expect_rest(&entry->server_next, view->seq + entry->seq_delta);
+	return verdict;
 }
 
 SEC("classifier")
@@ -611,49 +852,27 @@ int packet_out(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct packet_flow *entry;
 	struct device *device;
-	struct packet *pkt;
 	struct view view;
+	int seen;
 
 	/* `bypass_in` has translated it, for a pair that may be a flow by now. */
 	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
 		skb->mark &= ~NODE_MARKS;
+		mark_carried(skb);
 		return NEXT;
 	}
-	if (skb->vlan_present || !may_have_clients(ifindex))
-		return NEXT;
 	device = bpf_map_lookup_elem(&devices, &ifindex);
-	if (!device)
+	if (!device || is_tagged(skb))
 		return NEXT;
-	if (!view_segment(skb, device->l2_bytes, &view))
-		return icmp_out(skb);
+	seen = see_segment(skb, &view, device->l2_bytes);
+	if (seen != SEEN_SEGMENT)
+		return seen == SEEN_ICMP ? icmp_out(skb) : NEXT;
+	if (!may_be_client(destination_port(&view)))
+		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);
 	if (!entry || view.turned == entry->turned)
 		return NEXT;
-	if (!passes(entry->out_ifindex, &entry->out_strayed, ifindex) &&
-	    !moves_out(skb, entry, &view, device->l2_bytes))
-		return NEXT;
-	if (entry->state == PACKET_OPEN && !(view.flags & TCP_SYN)) {
-		if (!entry->is_long && is_long(entry, view.seq))
-			note_long(&view.key, entry);
-		return translate_out(skb, entry, view.at, view.bytes);
-	}
-	if (entry->state == PACKET_ABORTED)
-		return only_resets(&view, translate_out(skb, entry, view.at, view.bytes));
-	if (entry->state == PACKET_LEARNING && entry->is_measured && !(view.flags & TCP_SYN))
-		return measure(&view.key, entry, view.seq, view.flags);
-	/* The node's own SYN-ACK is sent by a program that runs on this CPU: it leaves before
-	 * the scratch area is touched. */
-	if (view.flags & TCP_SYN && entry->state != PACKET_LEARNING &&
-	    view.seq == entry->node_isn)
-		return PASS;
-	pkt = parse_segment(skb, &view, 1, device->l2_bytes);
-	if (!pkt)
-		return NEXT;
-	if (pkt->tcp.syn && pkt->tcp.ack)
-		return on_syn_ack(skb, pkt, view.at, entry);
-	if (is_half_open(entry->state) || entry->state == PACKET_HELD)
-		return on_early_segment(skb, pkt, view.at, entry);
-	return NEXT;
+	return carry_on_out(skb, entry, &view, device->l2_bytes);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

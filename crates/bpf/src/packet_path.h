@@ -3,7 +3,7 @@
 #pragma once
 #include "packet.h"
 #include "packet_flows.h"
-#include "packet_view.h"
+#include "packet_rare.h"
 
 /* The verdicts here. PASS ends the chain of programs: the socket path must not see a
  * segment of a flow of the packet path. */
@@ -152,13 +152,6 @@ static __always_inline struct packet *parse_segment(struct __sk_buff *skb, const
 	pkt->l2_bytes = l2_bytes ? ETH_HLEN : 0;
 	at = parse_ip(skb, pkt, pkt->l2_bytes);
 	return at && parse_tcp(skb, pkt, at) ? pkt : NULL;
-}
-
-static __always_inline bool has_clients(__u32 ifindex)
-{
-	struct packet_control *control = control_of_node();
-
-	return control && (control->searches || *clients_of(control, ifindex));
 }
 
 /* The destination of a segment to the server. */

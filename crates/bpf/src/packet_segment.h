@@ -75,6 +75,44 @@ GLOBAL int write_ip(struct __sk_buff *skb, const struct segment *segment, __u32 
 	return bpf_skb_store_bytes(skb, segment->l2_bytes, &ip.v6, sizeof(ip.v6), 0);
 }
 
+/* Takes options and extension headers out of a whole segment, whose IP header is at `at`. Then it is as any;
+ * false if that is not possible. */
+GLOBAL int strip_headers(struct __sk_buff *skb, struct view *view, __u32 at)
+{
+	bool v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip;
+	__u32 base, bytes;
+
+	if (!view || view->rare & RARE_PART)
+		return false;
+	base = at + (v4 ? sizeof(ip.v4) : sizeof(ip.v6));
+	bytes = view->at - base;
+	if (bytes && bpf_skb_adjust_room(skb, -(__s32)bytes, BPF_ADJ_ROOM_NET, 0))
+		return false;
+	if (v4) {
+		if (bpf_skb_load_bytes(skb, at, &ip.v4, sizeof(ip.v4)))
+			return false;
+		ip.v4.ihl = 5;
+		ip.v4.protocol = IPPROTO_TCP;
+		ip.v4.tot_len = bpf_htons(bpf_ntohs(ip.v4.tot_len) - bytes);
+		ip.v4.check = 0;
+		ip.v4.check = ~fold(bpf_csum_diff(NULL, 0, &ip.v4, sizeof(ip.v4), 0));
+		bpf_skb_store_bytes(skb, at, &ip.v4, sizeof(ip.v4), 0);
+	} else {
+		if (bpf_skb_load_bytes(skb, at, &ip.v6, sizeof(ip.v6)) || !ip.v6.payload_len)
+			return false;
+		ip.v6.nexthdr = IPPROTO_TCP;
+		ip.v6.payload_len = bpf_htons(bpf_ntohs(ip.v6.payload_len) - bytes);
+		bpf_skb_store_bytes(skb, at, &ip.v6, sizeof(ip.v6), BPF_F_RECOMPUTE_CSUM);
+	}
+	view->at = base;
+	view->rare = 0;
+	return true;
+}
+
 /* The sum of a held payload. */
 static __always_inline __s64 payload_sum(struct packet_held *held, __s64 sum)
 {

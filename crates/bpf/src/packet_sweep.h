@@ -206,12 +206,10 @@ int packet_sweep(struct __sk_buff *skb)
 	struct sweep sweep = { .skb = skb, .now = bpf_ktime_get_ns() };
 	struct packet_control *control = control_of_node();
 
-	if (control && skb->cb[0] == SWEEP_ALIVE) {
+	if (control && skb->cb[0] == SWEEP_ALIVE)
 		control->heartbeat_ns = sweep.now;
-		expect_clients(control, this_epoch());
-	} else if (control && skb->cb[0] == SWEEP_LAST) {
+	else if (control && skb->cb[0] == SWEEP_LAST)
 		control->heartbeat_ns = 0;
-	}
 	bpf_loop(SWEEP_KEYS_MAX, sweep_flow, &sweep, 0);
 	return sweep.left | sweep.due << SWEEP_LEFT_BITS;
 }
@@ -302,7 +300,6 @@ static __always_inline bool follow_route(struct __sk_buff *skb, const struct pac
 	if (!bpf_map_lookup_elem(&devices, &ifindex))
 		return false;
 	entry->ifindex = entry->out_ifindex = ifindex;
-	note_client(ifindex);
 	return true;
 }
 

@@ -227,7 +227,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		leave_half_open(prefix_of(&pkt->flow.client), false);
 		return leave(STAT_PACKET_FULL);
 	}
-	note_client(made->ifindex);
+	note_client_port(pkt->flow.client_port);
 	count(STAT_PACKET_TAKEN);
 	return PASS;
 }
@@ -323,8 +323,9 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		if (verdict == NEXT && entry && has_ended(entry))
 			/* It would translate the new connection by the old numbers. */
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
-		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED)
-			answer_syn(skb, pkt, &scratch->flow, scratch->flow.delay_ms);
+		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED &&
+		    !answer_syn(skb, pkt, &scratch->flow, scratch->flow.delay_ms))
+			return DROP;
 		return verdict;
 	}
 	if (entry->ifindex != skb->ifindex)
@@ -337,6 +338,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	/* One that has come back in a loop of routers is not answered again. */
 	if (hop_limit(pkt) < entry->hop_limit || !returns(skb, pkt))
 		return PASS;
-	answer_syn(skb, pkt, entry, 0);
+	if (!answer_syn(skb, pkt, entry, 0))
+		return DROP;
 	return state == PACKET_ACCEPTED ? DROP : PASS;
 }

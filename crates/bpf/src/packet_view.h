@@ -16,7 +16,22 @@ struct view {
 	__u32 seq;
 	__u32 flags;  /* byte 13 of it */
 	__u32 turned; /* its source is the second of the key */
+	__u32 rare;   /* RARE_* */
 };
+/* It has other headers before that of TCP. */
+#define RARE_HEADERS 1
+/* It is the first fragment, on a source route or signed (RFC 4302): these headers cannot be taken out. */
+#define RARE_PART 2
+
+static __always_inline __be16 source_port(const struct view *view)
+{
+	return view->turned ? view->key.second_port : view->key.first_port;
+}
+
+static __always_inline __be16 destination_port(const struct view *view)
+{
+	return view->turned ? view->key.first_port : view->key.second_port;
+}
 
 static __always_inline bool is_before(const __u32 *one, const __u32 *other)
 {
@@ -114,11 +129,12 @@ static __always_inline bool view_headers(struct __sk_buff *skb, __u32 at, struct
 	return seen && view->bytes >= sizeof(struct tcphdr);
 }
 
-/* Reads a segment; false for any other packet. */
+/* Reads a segment; false for any other packet, and for segments that are rare. */
 static __always_inline bool view_segment(struct __sk_buff *skb, __u32 at, struct view *view)
 {
 	__u32 most = at + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
 
+	view->rare = 0;
 	if (view_headers(skb, at, view))
 		return true;
 	/* A device may leave the headers outside the linear part. */

@@ -87,20 +87,20 @@ static __always_inline bool load_header(struct __sk_buff *skb, struct tcp_header
 	return true;
 }
 
-/* Writes the changed header back, and corrects the checksum. The difference leaves a
+/* Writes the changed header back, and corrects the checksum; false if that fails. The difference leaves a
  * checksum that the device will complete (CHECKSUM_PARTIAL) alone: that one covers only
  * the pseudo header, which does not change. */
-static __always_inline void store_header(struct __sk_buff *skb, struct tcp_header *header,
+static __always_inline bool store_header(struct __sk_buff *skb, struct tcp_header *header,
 					 __u32 at)
 {
 	__u32 bytes = header->bytes;
 	__s64 diff;
 
 	if (!is_between(&bytes, sizeof(struct tcphdr), TCP_HEADER_MAX))
-		return;
+		return false;
 	diff = bpf_csum_diff(header->before, bytes, header->after, bytes, 0);
-	bpf_skb_store_bytes(skb, at, header->after, bytes, 0);
-	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
+	return !bpf_skb_store_bytes(skb, at, header->after, bytes, 0) &&
+	       !bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 }
 
 /* Translates one option; 1 ends the walk. */
@@ -225,12 +225,14 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
 	/* One call for all: what lies between is written as it was. */
-	bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, stamped ? 28 : 12, 0);
+	if (bpf_skb_store_bytes(skb, at + TCP_SEQ_AT, words + 1, stamped ? 28 : 12, 0))
+		return false;
+	/* The header can be written, so this succeeds too. */
 	bpf_l4_csum_replace(skb, at + TCP_CHECKSUM_AT, 0, diff, 0);
 	return true;
 }
 
-/* Translates the segment whose TCP header is at `at`, of any layout. */
+/* Translates the segment whose TCP header is at `at`, of any layout; false if that fails. */
 static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32 bytes,
 					  struct translation *how)
 {
@@ -249,12 +251,11 @@ static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32
 	header->after[14] = window >> 8;
 	header->after[15] = window;
 	bpf_loop(TCP_OPTIONS_MAX, translate_option, how, 0);
-	store_header(skb, header, at);
-	return true;
+	return store_header(skb, header, at);
 }
 
 /* Translates the segment whose TCP header of `bytes` bytes is at `at` in the frame; false if
- * the header is not whole. */
+ * that fails. */
 static __always_inline bool translate(struct __sk_buff *skb, __u32 at, __u32 bytes,
 				      struct translation *how)
 {

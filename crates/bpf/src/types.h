@@ -358,15 +358,14 @@ struct packet_prefix {
 	__u32 rtt_us; /* from an answer to its acknowledgement: the longest recent time */
 };
 
-#define PACKET_CLIENTS 1024
+/* Bits for 65,536 ports. */
+#define PACKET_PORT_WORDS 2048
 /* The state of the packet path as a whole. */
 struct packet_control {
 	__u64 heartbeat_ns; /* of its node (CLOCK_MONOTONIC) */
 	__u32 half_open;    /* flows */
 	__u32 learning;	    /* flows */
-	__u32 epoch;	    /* in which the sweep has run */
-	__u32 searches;	    /* sweeps for which any interface may have a client */
-	__u8 clients[PACKET_CLIENTS / 32][32]; /* by ifindex, modulo: it has had a client */
+	__u32 ports[PACKET_PORT_WORDS]; /* bit by port, in network order: a client has had it */
 };
 
 /* How long the packet path waits, beside the time that each rule has for a server's answer. */

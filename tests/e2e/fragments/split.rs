@@ -23,7 +23,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The packet, or the fragments of a TCP packet of more than 576 bytes, in order. Ignores the
 /// don't-fragment flag of IPv4.
-pub(super) fn split(packet: Vec<u8>) -> Vec<Vec<u8>> {
+pub(crate) fn split(packet: Vec<u8>) -> Vec<Vec<u8>> {
     match packet[0] >> 4 {
         _ if packet.len() <= BYTES_MAX => vec![packet],
         4 => split_v4(packet),
@@ -89,7 +89,7 @@ fn pieces(payload: &[u8], room: usize) -> impl Iterator<Item = (u16, &[u8], bool
 }
 
 /// The Internet checksum (RFC 1071) of a header, whose length is even.
-fn checksum(header: &[u8]) -> u16 {
+pub(crate) fn checksum(header: &[u8]) -> u16 {
     let words = header
         .chunks(2)
         .map(|pair| u16::from_be_bytes([pair[0], pair[1]]));

@@ -60,7 +60,7 @@ impl Programs {
             windows: false,
             successions: 0,
         };
-        let loaded = Bypass::load_on(&settings, &maps, None);
+        let loaded = Bypass::load_on(&settings, &maps, None, Chains::default());
         let (attached, pairs) = loaded.unwrap_or_else(|error| panic!("{error}"));
         let [inward, outward] = attached.programs;
         let device = types::device {
@@ -301,6 +301,7 @@ impl<'a> Both<'a> {
         let is_early = matches!(self.pair.phase, Phase::Relaying | Phase::Clamping);
         let expected = self.pair.from_end(e, &segment);
         let frame = self.frame.of(e, &segment, &mut self.rng);
+        let frame = self.frame.around(frame, &mut self.rng);
         let found = self.run(&self.programs.inward, &frame, 0);
         if let Some(reply) = expected.reply {
             assert_eq!((found.verdict, found.mark), (REDIRECT, NODE_MARKS));
@@ -333,6 +334,7 @@ impl<'a> Both<'a> {
         let segment = self.segment(e, true);
         let expected = self.pair.from_relay(e, &segment);
         let frame = self.frame.of(1 - e, &segment, &mut self.rng);
+        let frame = self.frame.around(frame, &mut self.rng);
         let found = self.run(&self.programs.outward, &frame, SOCKET_MARK);
         match expected {
             None => assert_eq!(found.verdict, DROP),
@@ -548,5 +550,36 @@ fn pairs_are_seen_after_a_rest() {
         assert!(!programs.pairs.table.is_at_rest());
         let syn = both.frame.syn(&mut both.rng);
         assert_eq!(both.run(&programs.inward, &syn, 0).verdict, DROP);
+    }
+}
+
+/// A relay whose flow is fragmented stays. Once it leaves, fragments are dropped: they do not show what of
+/// them is below the cut.
+// promise: PK21
+#[test]
+fn relays_of_fragmented_flows_stay() {
+    let programs = Programs::load();
+    for seed in 0..200 {
+        let mut both = Both::new(&programs, seed);
+        let phases = [Phase::Clamping, Phase::Overlap, Phase::Direct, Phase::Dead];
+        both.pair.phase = both.rng.pick(&phases);
+        let leaves = both.pair.phase != Phase::Clamping;
+        for (program, mark) in [(&programs.inward, 0), (&programs.outward, SOCKET_MARK)] {
+            both.store();
+            let segment = both.segment(0, mark != 0);
+            let frame = both.frame.of(0, &segment, &mut both.rng);
+            let frame = both.frame.as_fragment(frame);
+            let found = both.run(program, &frame, mark);
+            let verdict = if leaves { DROP } else { NEXT };
+            assert_eq!(found.verdict, verdict, "{seed}: {:?}", both.pair.phase);
+            assert!(leaves || found.frame == frame, "{seed}");
+            let pair = programs.read(&both.frame);
+            assert_eq!((pair.lock, pair.reset != 0), (0, !leaves), "{seed}");
+        }
+        if !leaves {
+            let step = programs.pairs.step(&both.frame.flow(), both.now);
+            assert_eq!(step, BypassStep::GiveUp, "{seed}");
+        }
+        programs.pairs.remove(&both.frame.flow());
     }
 }

@@ -15,7 +15,9 @@ use crate::sys;
 
 use super::{CONTEXT_WORDS, Patience, program};
 
+mod numbers;
 mod reference;
+mod shapes;
 
 use reference::{Segment, Shift};
 
@@ -82,9 +84,9 @@ impl Programs {
         };
         let described = maps[map::DEVICES].update(&IFINDEX.to_ne_bytes(), bytes(&device));
         described.unwrap();
-        // Behind the counters of `struct packet_control`: every interface has had a client.
-        let mut control = [0; 24 + 1024];
-        control[24..].fill(1);
+        // Behind the counters of `struct packet_control`: every port has been a client's.
+        let mut control = [0; 16 + 8192];
+        control[16..].fill(0xff);
         maps[map::PACKET_CONTROL].update(&[0; 4], &control).unwrap();
         let programs = [program::PACKET_IN, program::PACKET_OUT].map(|number| load(number, &maps));
         Self { maps, programs }

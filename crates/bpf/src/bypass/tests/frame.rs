@@ -82,6 +82,51 @@ impl Frame {
         frame
     }
 
+    /// The same frame with IP options or an extension header of eight bytes, sometimes.
+    pub(super) fn around(&self, mut frame: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
+        if rng.once_in(4) {
+            self.insert(&mut frame, 60, [6, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        frame
+    }
+
+    /// The same frame as that of a first fragment.
+    pub(super) fn as_fragment(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        if self.is_v6 {
+            self.insert(&mut frame, 44, [6, 0, 0, 1, 1, 2, 3, 4]);
+        } else {
+            frame[LINK_BYTES + 6] |= 0x20;
+            self.finish(&mut frame);
+        }
+        frame
+    }
+
+    /// In IPv4, eight bytes of padding.
+    fn insert(&self, frame: &mut Vec<u8>, kind: u8, extension: [u8; 8]) {
+        let at = LINK_BYTES + self.ip_bytes();
+        let ip = &mut frame[LINK_BYTES..];
+        let length = if self.is_v6 { 4 } else { 2 };
+        let bytes = u16::from_be_bytes([ip[length], ip[length + 1]]) + 8;
+        ip[length..length + 2].copy_from_slice(&bytes.to_be_bytes());
+        if self.is_v6 {
+            ip[6] = kind;
+            frame.splice(at..at, extension);
+        } else {
+            ip[0] = 0x47;
+            frame.splice(at..at, [1; 8]);
+            self.finish(frame);
+        }
+    }
+
+    /// Computes the checksum of an IPv4 header anew.
+    fn finish(&self, frame: &mut [u8]) {
+        let ip = &mut frame[LINK_BYTES..];
+        let header = usize::from(ip[0] & 15) * 4;
+        ip[10..12].fill(0);
+        let sum = !folded(&ip[..header]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+
     /// A frame that begins a connection of these addresses.
     pub(super) fn syn(&self, rng: &mut Rng) -> Vec<u8> {
         let mut frame = self.of(0, &Header::default(), rng);
@@ -180,13 +225,16 @@ impl Frame {
         self.ips[0].ends_with(from)
     }
 
-    /// The IP header, and the segment without padding.
+    /// The IP header with what is behind it, and the segment without padding.
     fn split<'f>(&self, frame: &'f [u8]) -> (&'f [u8], &'f [u8]) {
-        let (ip, rest) = frame[LINK_BYTES..].split_at(self.ip_bytes());
-        let at = if self.is_v6 { 4 } else { 2 };
-        let length = usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
-        let length = if self.is_v6 { length } else { length - 20 };
-        (ip, &rest[..length])
+        let ip = &frame[LINK_BYTES..];
+        let (at, fixed, header) = match (self.is_v6, ip[6]) {
+            (true, 60) => (4, 40, 48),
+            (true, _) => (4, 40, 40),
+            (false, _) => (2, 0, usize::from(ip[0] & 15) * 4),
+        };
+        let whole = fixed + usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
+        ip[..whole].split_at(header)
     }
 }
 

@@ -73,6 +73,11 @@ impl Segment {
         (key, turned)
     }
 
+    /// Bytes of its header and payload.
+    pub(super) fn tcp_bytes(&self) -> usize {
+        20 + self.options.len() + self.payload.len()
+    }
+
     /// With the headers of IP and of a link layer.
     pub(super) fn frame(&self) -> Vec<u8> {
         let tcp = self.tcp();
@@ -191,7 +196,7 @@ fn mapped(ip: &[u8]) -> types::address {
 }
 
 /// The Internet checksum (RFC 1071).
-fn checksum(bytes: &[u8]) -> u16 {
+pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let words: Vec<u16> = bytes
         .chunks(2)
         .map(|pair| u16::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u16::from(*low)))
