@@ -380,8 +380,7 @@ fn packet_path_goes_when_nothing_needs_it() {
     for (data_path, taken) in [("packet", 2), ("socket", 2)] {
         reload::switch(&node, data_path);
         if data_path == "packet" {
-            learn(&network, &node, Family::V4, &listener);
-            learn(&network, &node, Family::V6, &listener);
+            until_ready(&network, &node, &listener);
         }
         let mut pairs = Family::ALL.map(|family| Pair::open(&network, family, &listener));
         exchange(&mut pairs);

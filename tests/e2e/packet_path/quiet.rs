@@ -3,14 +3,11 @@
 
 use super::lifetime::{exchange, open};
 use super::*;
-use crate::ends::pattern;
 
 /// Flows are quiet after a second.
 const QUIET: &str = "[packet]\nidle = \"1s\"\n[defaults]\ndata_path = \"packet\"\n";
 /// Acknowledgements without data from the server's port.
 const ACKS: &str = "tcp sport 80 tcp flags & (fin | syn | rst | psh | ack) == ack counter";
-/// Longer than an entry stays whose ends have both closed.
-const CLOSED_MS: u64 = 16_000;
 
 fn testbed() -> (Network, TcpListener, Node, [Pair; 2]) {
     let network = line();
@@ -86,40 +83,4 @@ fn quiet_flows_of_dead_ends_are_reset() {
             expect_reset(&mut pair.client);
         }
     }
-}
-
-// promise: PK12
-/// Both ends have sent a FIN when the client's link fails for longer than closed flows stay, and nothing passes
-/// meanwhile: what is missing arrives when the link is back.
-#[test]
-fn answers_outlast_an_outage_after_both_fins() {
-    let network = line();
-    let (node, listener) = ready(&network);
-    let mut pair = Pair::open(&network, Family::V4, &listener);
-    pair.check();
-    pair.client.shutdown(Shutdown::Write).expect("it is open");
-    expect_end(&mut pair.server);
-    // The node sees data and FIN once, and then nothing.
-    firewall(network.client(), "gone", &[("input", "tcp sport 80 drop")]);
-    let answer = pattern(9_000, 1);
-    pair.server.write_all(&answer).expect("it is open");
-    pair.server.shutdown(Shutdown::Write).expect("it is open");
-    let client = pair.client_address().to_string();
-    let flow = || {
-        let list = node.relays().expect("the node answers");
-        let flows = list["packet_flows"].as_array().expect("a list");
-        let mut of_pair = flows.iter().filter(|flow| flow["client"] == client);
-        of_pair.next().expect("it is listed").clone()
-    };
-    until("both FINs", || flow()["phase"] == "closing");
-    firewall(network.server(), "gone", &[("output", "tcp sport 80 drop")]);
-    until("it is quiet for long", || {
-        flow()["idle_ms"].as_u64().expect("a number") > CLOSED_MS
-    });
-    for host in [network.client(), network.server()] {
-        remove_firewall(host, "gone");
-    }
-    let mut received = Vec::new();
-    pair.client.read_to_end(&mut received).expect("it arrives");
-    assert!(received == answer, "{} bytes", received.len());
 }
