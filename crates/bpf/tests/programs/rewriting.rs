@@ -188,6 +188,15 @@ impl<'a> Test<'a> {
         };
         self.ports.client.send(&proof, Offload::None);
         self.expect_unchanged([vec![], vec![forwarded(&proof)]])?;
+        // Flows that learn are few at a time.
+        let end = Segment {
+            sequence: proof.acknowledgment,
+            acknowledgment: proof.sequence,
+            options: vec![],
+            ..Segment::new(answer.from, answer.to, ACK | FIN)
+        };
+        self.ports.server.send(&end, Offload::None);
+        self.expect_unchanged([vec![forwarded(&end)], vec![]])?;
         if let Some(offer) = learns {
             let offered = [offer.shift.is_some(), offer.sack, offer.times.is_some()];
             self.known.learn(offered, &answer);
