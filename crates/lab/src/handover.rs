@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use crate::chart::{Across, Chart, Curve};
+use crate::ends::{Job, Servers, Trace};
 use crate::link::Link;
 use crate::network::{Family, Network};
 use crate::node::{Binary, Node};
@@ -28,16 +29,15 @@ use crate::target::{Bound, Target};
 use crate::threads;
 
 mod cost;
-mod ends;
 mod growth;
-
-use ends::{Job, Servers, Trace};
 
 const CONFIG: &str = "[defaults]\nbypass = \"always\"\n";
 /// Losses of each link and way, and the largest transfer of each in megabytes: with losses one
 /// connection over the whole path is slow.
 const LOSSES: [(f64, &str, u64); 3] = [(0.0, "0 %", 100), (0.001, "0.1 %", 30), (0.01, "1 %", 10)];
 const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
+/// Where the servers listen, by congestion control.
+const PORTS: [u16; 2] = [8001, 8002];
 const DIRECTIONS: [&str; 2] = ["down", "up"];
 /// Sizes in megabytes, with their shares of the transfers in percent. A relay moves 1 MiB before it
 /// leaves.
@@ -186,7 +186,7 @@ fn jobs(network: &Network, most: u64, count: usize, rng: &mut Rng) -> Vec<Job> {
         });
         let family = Family::ALL[number / 4 % 2];
         Job {
-            target: network.server_address(family),
+            target: SocketAddr::new(network.server_address(family), PORTS[number % 2]),
             congestion: CONGESTIONS[number % 2],
             uploads: number / 2 % 2 == 1,
             bytes: size.map_or(1, |(size, _)| *size).min(most) * 1_000_000,
@@ -204,7 +204,8 @@ fn transfers(args: &Args, loss: f64, most: u64, count: usize, rng: &mut Rng) -> 
         .build()?;
     let builder = Node::builder(network.node(0), args.binary.find()?).relaying();
     let mut node = builder.config(CONFIG).start()?;
-    let servers = Servers::start(network.server(), &CONGESTIONS)?;
+    let ports = [0, 1].map(|number| (PORTS[number], CONGESTIONS[number]));
+    let servers = Servers::start(network.server(), &ports)?;
     let jobs = jobs(&network, most, count, rng);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     threads::at_once(args.at_once, |_| {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    compare, demo, fleet, handover, link, load, multipath, planning, record, router_churn,
+    compare, demo, fleet, handover, link, load, multipath, planning, record, router_churn, senders,
     synflood,
     transfers::{line, overlay},
     tunnels,
@@ -47,6 +47,8 @@ enum Command {
     Multipath(multipath::Args),
     /// Have relays leave their connections in the middle of transfers over long paths.
     Handover(handover::Args),
+    /// Time uploads and downloads by the congestion control of their ends, and the place of a node.
+    Senders(senders::Args),
     /// Time transfers between two nodes over lossy links, by the congestion control of their hops.
     Tunnels(tunnels::Args),
     /// Print records as Markdown, and draw their charts again.
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Overlay(args) => overlay::run(args),
         Command::Multipath(args) => multipath::run(args),
         Command::Handover(args) => handover::run(args),
+        Command::Senders(args) => senders::run(args),
         Command::Tunnels(args) => tunnels::run(args),
         Command::Report(args) => record::run(args),
     };

@@ -2,13 +2,14 @@
 //! What a sender with BBR makes of its longer round trip: one transfer at a time, as fast as the
 //! path takes it, whose relay leaves.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ends::{Job, Servers};
 use super::{Args, CONFIG, DIRECTIONS, times_of_leaving, transfer};
+use crate::ends::{Job, Servers};
 use crate::link::Link;
 use crate::network::{Family, Network};
 use crate::node::Node;
@@ -20,6 +21,7 @@ const LEGS: [[u64; 2]; 3] = [[20, 20], [20, 40], [10, 40]];
 const RATE: u64 = 100_000_000;
 /// Of a transfer: it lasts half a minute, and its relay leaves after some seconds.
 const BYTES: u64 = 400_000_000;
+const PORT: u16 = 8002;
 const GROWTH: &str = "growth";
 /// How long the rate counts before the relay leaves, and which seconds count behind that.
 const BEFORE_SECONDS: f64 = 1.0;
@@ -78,9 +80,9 @@ fn once(args: &Args, legs: [u64; 2], uploads: bool) -> Result<Rates> {
         .build()?;
     let builder = Node::builder(network.node(0), args.binary.find()?).relaying();
     let mut node = builder.config(CONFIG).start()?;
-    let servers = Servers::start(network.server(), &["bbr"])?;
+    let servers = Servers::start(network.server(), &[(PORT, "bbr")])?;
     let job = Job {
-        target: network.server_address(Family::V4),
+        target: SocketAddr::new(network.server_address(Family::V4), PORT),
         congestion: "bbr",
         uploads,
         bytes: BYTES,

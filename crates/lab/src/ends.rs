@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Both ends of the connections: one direction carries the pattern, of which every byte is checked
+//! Both ends of bulk transfers: one direction carries the pattern, of which every byte is checked
 //! and timed where it arrives.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -21,58 +21,50 @@ const CHUNK: usize = 64 * 1024;
 /// should show what then happens.
 const LASTS: u64 = 20;
 /// A connection without progress for so long hangs.
-pub(super) const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(60);
 /// Bytes of a request: whether it is paced, 1 for an upload and 0 for a download, and the bytes of it.
 const REQUEST_BYTES: usize = 16;
 /// Time between two looks for a new connection.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// One transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
-    pub(super) target: IpAddr,
-    pub(super) congestion: &'static str,
-    pub(super) uploads: bool,
-    pub(super) bytes: u64,
-    pub(super) is_paced: bool,
+pub(crate) struct Job {
+    pub(crate) target: SocketAddr,
+    pub(crate) congestion: &'static str,
+    pub(crate) uploads: bool,
+    pub(crate) bytes: u64,
+    pub(crate) is_paced: bool,
 }
 
 /// When bytes arrived: time since 1970 and bytes so far, at each read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trace(pub(super) Vec<(f64, u64)>);
+pub(crate) struct Trace(pub(crate) Vec<(f64, u64)>);
 
 /// What arrived, and what went wrong.
-pub(super) type Arrived = (Trace, Result<()>);
+pub(crate) type Arrived = (Trace, Result<()>);
 
 type Uploads = Arc<Mutex<HashMap<SocketAddr, Arrived>>>;
 
-/// Serves on one port for each congestion control.
+/// Serves on ports, each with its congestion control.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     uploads: Uploads,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The port of a congestion control.
-fn port(congestion: &str) -> u16 {
-    if congestion == "bbr" { 8002 } else { 8001 }
-}
-
 impl Servers {
-    pub(super) fn start(namespace: &Namespace, congestions: &[&'static str]) -> Result<Self> {
+    pub(crate) fn start(namespace: &Namespace, ports: &[(u16, &'static str)]) -> Result<Self> {
         let mut servers = Self {
             uploads: Arc::default(),
             stop: Arc::default(),
             threads: Vec::new(),
         };
-        for congestion in congestions {
-            // Accepted connections inherit it. Set later, one that began with BBR keeps pacing.
-            let prepare = |socket: &socket2::Socket| {
-                socket.set_tcp_congestion(congestion.as_bytes())?;
-                socket.set_nonblocking(true)
-            };
-            let listening = namespace.run_in(|| socket::listen(port(congestion), prepare));
+        for (port, congestion) in ports {
+            let prepare = |socket: &socket2::Socket| socket.set_nonblocking(true);
+            let listening = namespace.run_in(|| socket::listen(*port, prepare));
+            let congestion = *congestion;
             let listener = std::net::TcpListener::from(listening.context("listen")?);
             let (uploads, stop) = (Arc::clone(&servers.uploads), Arc::clone(&servers.stop));
             servers.threads.push(thread::spawn(move || {
@@ -83,7 +75,7 @@ impl Servers {
                     };
                     let uploads = Arc::clone(&uploads);
                     // It ends with its client, at the latest after HANG.
-                    thread::spawn(move || serve(stream, peer, &uploads));
+                    thread::spawn(move || serve(stream, peer, congestion, &uploads));
                 }
             }));
         }
@@ -91,14 +83,13 @@ impl Servers {
     }
 
     /// Runs a transfer; the client's address, and what arrived at the other end.
-    pub(super) fn transfer(&self, client: &Namespace, job: &Job) -> Result<(SocketAddr, Arrived)> {
-        let target = SocketAddr::new(job.target, port(job.congestion));
-        let socket = client.run_in(|| socket::toward(target))?;
-        socket.set_tcp_congestion(job.congestion.as_bytes())?;
+    pub(crate) fn transfer(&self, client: &Namespace, job: &Job) -> Result<(SocketAddr, Arrived)> {
+        let socket = client.run_in(|| socket::toward(job.target))?;
         socket
-            .connect_timeout(&target.into(), HANG)
+            .connect_timeout(&job.target.into(), HANG)
             .context("connect")?;
         let mut stream = TcpStream::from(socket);
+        choose(&stream, job.congestion)?;
         let local = stream.local_addr()?;
         bound(&stream)?;
         let mut request = [0; REQUEST_BYTES];
@@ -133,13 +124,24 @@ impl Drop for Servers {
     }
 }
 
+/// Sets the congestion control of a connection that is open: that of its route replaces what was set before.
+fn choose(stream: &TcpStream, congestion: &str) -> io::Result<()> {
+    socket2::SockRef::from(stream).set_tcp_congestion(congestion.as_bytes())
+}
+
 fn bound(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(HANG))?;
     stream.set_write_timeout(Some(HANG))
 }
 
-fn serve(mut stream: TcpStream, peer: SocketAddr, uploads: &Uploads) -> Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    congestion: &str,
+    uploads: &Uploads,
+) -> Result<()> {
+    choose(&stream, congestion)?;
     bound(&stream)?;
     let mut request = [0; REQUEST_BYTES];
     stream.read_exact(&mut request)?;
@@ -204,14 +206,14 @@ impl Trace {
     }
 
     /// Mbit/s between two times; `None` if the transfer did not last as long.
-    pub(super) fn rate(&self, from: f64, to: f64) -> Option<f64> {
+    pub(crate) fn rate(&self, from: f64, to: f64) -> Option<f64> {
         let (first, last) = (self.0.first()?.0, self.0.last()?.0);
         let bytes = self.bytes_at(to).saturating_sub(self.bytes_at(from));
         (first <= from && to <= last).then(|| bytes as f64 * 8.0 / 1e6 / (to - from))
     }
 
     /// The longest time without a byte that lies in a span or touches it, in seconds.
-    pub(super) fn longest_gap(&self, from: f64, to: f64) -> Option<f64> {
+    pub(crate) fn longest_gap(&self, from: f64, to: f64) -> Option<f64> {
         let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));
         let within = pairs.filter(|(before, after)| *after >= from && *before <= to);
         within
