@@ -55,6 +55,10 @@ pub(crate) struct Status {
     pub(crate) transparent: bool,
     /// Whether this host blocks relays: flows that must be observed are forwarded.
     pub(crate) blocked: bool,
+    /// Why rules with `data_path = "auto"` use sockets, and those with `"packet"` forward; absent if there
+    /// is a packet path, or no rule wants it.
+    #[serde(default)]
+    pub(crate) packet_path_trouble: Option<String>,
     /// The workers' counters, summed.
     pub(crate) counters: BTreeMap<String, u64>,
     /// Relays ended, by outcome.

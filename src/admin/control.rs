@@ -220,6 +220,7 @@ impl Control {
             ),
             interfaces: snapshot.interfaces,
             blocked: self.node.is_blocked(),
+            packet_path_trouble: self.node.packet_path_trouble(),
             transparent: self.node.configuration().transparent.enabled,
             saved: rules::saved(&snapshot.totals.rules),
             rules: documents.collect(),

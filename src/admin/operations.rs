@@ -64,6 +64,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn packet_flows(&self, most: usize) -> anyhow::Result<Vec<PacketFlow>>;
     /// What decides whether the packet path takes a flow; `None` while it is not loaded.
     fn packet_knowledge(&self, flow: &Flow) -> anyhow::Result<Option<PacketKnowledge>>;
+    /// Why rules that want the packet path do without, if they do.
+    fn packet_path_trouble(&self) -> Option<String>;
     /// Whether the host blocks relays.
     fn is_blocked(&self) -> bool;
     /// Handles a change of the host's firewall or routing.

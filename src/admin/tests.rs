@@ -98,6 +98,9 @@ impl Operations for Fake {
     fn packet_knowledge(&self, _: &Flow) -> anyhow::Result<Option<PacketKnowledge>> {
         Ok(None)
     }
+    fn packet_path_trouble(&self) -> Option<String> {
+        None
+    }
     fn is_blocked(&self) -> bool {
         false
     }

@@ -47,6 +47,12 @@ fn troubles(status: &Status) -> Vec<String> {
                 .into(),
         );
     }
+    if let Some(error) = &status.packet_path_trouble {
+        troubles.push(format!(
+            "there is no packet path, so data_path = \"auto\" means sockets: {error} \
+             (posthaste doctor has the fix)"
+        ));
+    }
     if let Some(error) = &status.reloads.last_error {
         troubles.push(format!(
             "the last reload FAILED, and the former configuration holds: {error}"

@@ -34,7 +34,7 @@ pub(super) const ALL: [Check; 16] = [
 
 /// Oldest supported kernel, and the first with TCX links.
 const KERNEL_MIN: (u32, u32) = (6, 1);
-const KERNEL_TCX: (u32, u32) = (6, 6);
+pub(super) const KERNEL_TCX: (u32, u32) = (6, 6);
 /// What autotuning should reach: 100 ms at 300 Mbit/s.
 const BUFFER_BYTES: u64 = 4 << 20;
 /// Length of the accept queue per listener.

@@ -18,7 +18,7 @@ use super::tunnels;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, PATH_LIMITS, Rule, Setting};
 use crate::reach::{Reached, reach};
-use posthaste_bpf::Congestion;
+use posthaste_bpf::{Congestion, find_bpf_file_system};
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
@@ -74,6 +74,8 @@ pub(super) struct Host {
     pub(super) congestion_modules: Vec<String>,
     /// Why the product's own congestion control cannot be registered.
     pub(super) own_congestion_error: Option<String>,
+    /// Why there is no BPF file system for a node.
+    pub(super) bpf_file_system_error: Option<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
     /// The nftables ruleset.
@@ -154,6 +156,7 @@ impl Host {
             closed,
             congestion_modules: (posthaste_config::Capacity::of_host().congestion)(),
             own_congestion_error: Congestion::register().err().map(|error| error.to_string()),
+            bpf_file_system_error: find_bpf_file_system().err().map(|error| error.to_string()),
             firewalls: firewalls(),
             firewall: nftables::rules().unwrap_or_default(),
             flowtables: nftables::flowtables().unwrap_or_default(),

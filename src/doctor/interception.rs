@@ -2,14 +2,15 @@
 //! The checks of what prevents interception: interfaces and their offloads, forwarding, source
 //! validation, marks, firewalls, connection tracking.
 
-use super::checks::{Check, fail, ok, or_ok, verdict, warn};
+use super::checks::{Check, KERNEL_TCX, fail, ok, or_ok, verdict, warn};
 use super::host::{Host, Interface};
 use super::{Level, Verdict};
 use crate::host::{self, Framing};
 use posthaste_config::Config;
+use posthaste_relay::policy::{Action, DataPath};
 
 /// The checks for a node that intercepts flows, in the order they are shown.
-pub(super) const ALL: [Check; 9] = [
+pub(super) const ALL: [Check; 10] = [
     ("interfaces", interfaces),
     ("forwarding", forwarding_v4),
     ("forwarding", forwarding_v6),
@@ -19,6 +20,7 @@ pub(super) const ALL: [Check; 9] = [
     ("conntrack", conntrack),
     ("early demux", early_demux),
     ("offloads", offloads),
+    ("packet path", packet_path),
 ];
 
 /// The interfaces a node would intercept on.
@@ -77,6 +79,40 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Verdict> {
         );
     }
     or_ok(findings, &usable.join(", "))
+}
+
+/// What rules with `data_path = "auto"` or `"packet"` need of this host.
+fn packet_path(host: &Host, config: &Config) -> Vec<Verdict> {
+    let chained = crate::intercept::is_chained(config);
+    let rules = config.policy.rules.iter();
+    let paths = rules
+        .filter(|rule| rule.action == Action::Relay)
+        .map(|rule| rule.effective_data_path(chained));
+    let [mut auto, mut packet] = [false; 2];
+    for path in paths {
+        auto |= path == DataPath::Auto;
+        packet |= path == DataPath::Packet;
+    }
+    if !auto && !packet {
+        return ok("no rule uses it");
+    }
+    // The check of the kernel reports an old one.
+    let Some(error) = host
+        .bpf_file_system_error
+        .as_ref()
+        .filter(|_| host.kernel >= KERNEL_TCX)
+    else {
+        return ok("its flows outlive a node");
+    };
+    let what = if auto {
+        format!("data_path = \"auto\" means sockets: {error}")
+    } else {
+        format!("flows under data_path = \"packet\" break when the node ends: {error}")
+    };
+    warn(
+        what,
+        "mount -t bpf bpf /sys/fs/bpf, also at boot, and restart the node; or data_path = \"socket\"",
+    )
 }
 
 fn forwarding_v4(host: &Host, config: &Config) -> Vec<Verdict> {

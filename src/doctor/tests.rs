@@ -347,7 +347,7 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const PROBLEMS: [Problem; 42] = [
+const PROBLEMS: [Problem; 43] = [
     (
         |h, _| h.firewall.chains.push(chain(Hook::Input)),
         Level::Warn,
@@ -409,6 +409,11 @@ const PROBLEMS: [Problem; 42] = [
         "Linux 5.15 is older",
     ),
     (|h, _| h.kernel = (6, 1), Level::Warn, "no TCX links"),
+    (
+        |h, _| h.bpf_file_system_error = Some("no BPF file system is mounted there".into()),
+        Level::Warn,
+        "data_path = \"auto\" means sockets: no BPF file system is mounted there",
+    ),
     (
         |h, _| drop(h.settings.remove("kernel/unprivileged_bpf_disabled")),
         Level::Fail,

@@ -218,6 +218,10 @@ impl Operations for Node {
         Ok(self.redirect().packet_knowledge(flow, sys::monotonic())?)
     }
 
+    fn packet_path_trouble(&self) -> Option<String> {
+        self.redirect().packet_path_trouble().map(str::to_owned)
+    }
+
     fn is_blocked(&self) -> bool {
         let until = self.redirect().blocked_until();
         until.is_ok_and(|until| sys::monotonic() < until)

@@ -46,7 +46,7 @@ pub use error::Error;
 pub use event::parse_event;
 pub use observe::{Firewall, Known, Observing, Profile, Translated, Trust};
 pub use packet::Patience;
-pub use packet::pins::{Orphans, remove_packet_pins};
+pub use packet::pins::{Orphans, find_bpf_file_system, remove_packet_pins};
 pub use packet::report::{PacketFlow, PacketKnowledge, PacketPhase};
 pub use redirect::{
     Device, FIRST_GENERATION, LinkLayer, Maps, PLACEMENT_SLOTS, Redirect, Settings,

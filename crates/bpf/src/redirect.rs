@@ -131,6 +131,8 @@ pub struct Redirect {
     wants_bypass: bool,
     /// Why it could not be loaded or attached, until the node has reported it.
     packet_path_error: Option<Error>,
+    /// The same in words, as long as it holds.
+    packet_path_trouble: Option<String>,
     /// Why its flows end with this process, if they do.
     packet_path_unpinned: Option<io::Error>,
     /// The entries of the flow table if they are not those of the settings, until the node has
@@ -271,6 +273,7 @@ impl Redirect {
             wants_bypass: false,
             packet_path_error: None,
             packet_path_unpinned: None,
+            packet_path_trouble: None,
             foreign_flow_table: None,
             relays: false,
             observes: false,

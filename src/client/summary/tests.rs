@@ -67,6 +67,19 @@ fn packet_path_sentence() {
     );
 }
 
+/// By default nothing else shows that the better way is not taken.
+#[test]
+fn missing_packet_path_is_a_trouble() {
+    let text = shown(&json!({"packet_path_trouble": "no BPF file system is mounted"}));
+    assert!(
+        text.starts_with(
+            "TROUBLE: there is no packet path, so data_path = \"auto\" means sockets: no BPF file system \
+             is mounted"
+        ),
+        "{text}"
+    );
+}
+
 #[test]
 fn saved_time_sentence() {
     assert_eq!(

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use super::*;
 use crate::bypass::Transfer;
 use crate::ends::carry;
-use crate::support::{SOON, binary};
+use crate::support::{SOON, binary, start_in};
 
 /// Where nodes pin the packet path.
 const PINS: &str = "/sys/fs/bpf/posthaste";
@@ -329,6 +329,41 @@ fn unpinned_flows_are_reported() {
     open(&network, &node, &listener);
     assert!(logged(&node, "the packet path cannot be pinned"));
     assert!(logged(&node, "no BPF file system is mounted"));
+}
+
+// promise: PK9, H8
+/// Without one `data_path = "auto"` means sockets; `status` and `doctor` say so, and how to change it.
+#[test]
+fn missing_bpf_file_system_is_reported() {
+    let network = line();
+    let host = network.node(0);
+    let shell = |line: &str| {
+        let status = host.with_files(|| Command::new("sh").args(["-c", line]).status());
+        assert!(status.expect("there is a shell").success(), "{line}");
+    };
+    shell("umount /sys/fs/bpf");
+    let listener = listen(network.server(), PORT);
+    let config = "[defaults]\nobserve = false\n";
+    let mut node = start_in(host, config);
+    let trouble =
+        |node: &Node| node.status().expect("the node answers")["packet_path_trouble"].clone();
+    until("the node has settled", || !trouble(&node).is_null());
+    let text = node.admin("status").expect("the node answers");
+    let words = "data_path = \"auto\" means sockets";
+    assert!(text.contains(words), "{text}");
+    let mut doctor = host.command(binary()).expect("an open namespace");
+    let said = doctor.arg("doctor").output().expect("it runs").stdout;
+    let said = String::from_utf8_lossy(&said);
+    let fix = "mount -t bpf bpf /sys/fs/bpf";
+    assert!(said.contains(words) && said.contains(fix), "{said}");
+    let relays = counter(&node, "relays_opened");
+    Pair::open(&network, Family::V4, &listener).close_client_first();
+    assert_eq!(counter(&node, "relays_opened"), relays + 1);
+    shell(fix);
+    node.stop(SOON).expect("it ends");
+    let node = start_in(host, config);
+    until_ready(&network, &node, &listener);
+    assert_eq!(trouble(&node), serde_json::Value::Null);
 }
 
 // promise: PK9

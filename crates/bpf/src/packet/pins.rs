@@ -53,11 +53,7 @@ impl Pins {
 
     /// The directory of a network namespace, made if needed.
     pub(super) fn make(netns: u64) -> io::Result<Self> {
-        let places = [FILE_SYSTEM, OF_SERVICE];
-        if !places.map(Path::new).into_iter().any(is_bpf_file_system) {
-            let message = format!("no BPF file system is mounted at {FILE_SYSTEM}");
-            return Err(io::Error::new(io::ErrorKind::NotFound, message));
-        }
+        find_bpf_file_system()?;
         let pins = Self::of(netns);
         fs::create_dir_all(&pins.0).map_err(|error| {
             io::Error::new(
@@ -135,6 +131,20 @@ impl Pins {
         }
         drop(lock);
     }
+}
+
+/// Whether this host has a BPF file system where a node looks for one: without it `data_path = "auto"`
+/// means sockets.
+///
+/// # Errors
+/// There is none.
+pub fn find_bpf_file_system() -> io::Result<()> {
+    let places = [FILE_SYSTEM, OF_SERVICE];
+    if places.map(Path::new).into_iter().any(is_bpf_file_system) {
+        return Ok(());
+    }
+    let message = format!("no BPF file system is mounted at {FILE_SYSTEM}");
+    Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
 /// Whether a directory is in a BPF file system.

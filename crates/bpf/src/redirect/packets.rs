@@ -57,6 +57,12 @@ impl Redirect {
         self.packet_path_error.take()
     }
 
+    /// Why rules that want the packet path do without, if they do.
+    pub fn packet_path_trouble(&self) -> Option<&str> {
+        let trouble = self.packet_path_trouble.as_deref();
+        trouble.filter(|_| self.packet_path_failed)
+    }
+
     /// Why the flows of the packet path end with this process, once if they do.
     pub fn packet_path_unpinned(&mut self) -> Option<io::Error> {
         self.packet_path_unpinned.take()
@@ -92,6 +98,7 @@ impl Redirect {
     pub(super) fn take_packets(&mut self) {
         if let Err(error) = self.attach_packets() {
             self.packet_path_failed = true;
+            self.packet_path_trouble = Some(error.to_string());
             self.packet_path_error = Some(error);
         }
     }
