@@ -38,6 +38,7 @@ mod resend;
 mod segment_sizes;
 mod syns;
 mod tuples;
+mod unlike;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
 /// The same with little patience for servers.

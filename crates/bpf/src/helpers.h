@@ -84,6 +84,8 @@ static __s64 HELPER(csum_diff)(const void *from, __u32 from_bytes, const void *t
 			       __u32 seed) = NUMBER(csum_diff);
 static long HELPER(skb_change_tail)(struct __sk_buff *skb, __u32 len,
 				    __u64 flags) = NUMBER(skb_change_tail);
+static long HELPER(skb_adjust_room)(struct __sk_buff *skb, __s32 bytes, __u32 mode,
+				    __u64 flags) = NUMBER(skb_adjust_room);
 static long HELPER(skb_change_head)(struct __sk_buff *skb, __u32 bytes,
 				    __u64 flags) = NUMBER(skb_change_head);
 static long HELPER(skb_adjust_room)(struct __sk_buff *skb, __s32 bytes, __u32 mode,

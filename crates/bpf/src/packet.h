@@ -77,10 +77,14 @@ enum message {
 	MESSAGE_L2_BYTES,
 	MESSAGE_WAITING, /* whether the SYN met a TIME_WAIT socket */
 	MESSAGE_CARRIED, /* MESSAGE_IS_CARRIED: the packet path has it, `redirect` leaves it */
+	MESSAGE_PIECE,	 /* MESSAGE_IS_PIECE: which piece of it the packet path sends */
 };
 
 /* No value that an skb has before the first program runs. */
 #define MESSAGE_IS_CARRIED 0x70617468
+/* With the number of the piece in the lower bits. */
+#define MESSAGE_IS_PIECE 0x70696000
+#define PIECE_BITS 0xfff
 
 GLOBAL int count_by(__u32 stat, __u32 amount)
 {

@@ -20,10 +20,13 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETERPROB 12
 #define ICMPV6_DEST_UNREACH 1
+#define ICMPV6_PACKET_TOO_BIG 2
 #define ICMPV6_PARAMPROB 4
 /* Type, code, checksum, and four bytes that depend on the type. */
 #define ICMP_HEADER_BYTES 8
 #define ICMP_CHECKSUM_AT 2
+/* The lower half of the MTU of the next link (RFC 1191 section 4, RFC 4443 section 3.2). */
+#define ICMP_MTU_AT 6
 
 /* An ICMP error and the TCP header that it quotes. */
 struct icmp_error {
@@ -122,6 +125,26 @@ static __always_inline void requote(struct __sk_buff *skb, const struct icmp_err
 	bpf_l4_csum_replace(skb, check_at, from, to, sizeof(to));
 }
 
+/* The MTU that a router reports of a segment to which the node has added its timestamps: without
+ * them it must be that much smaller. */
+static __always_inline void leave_room(struct __sk_buff *skb, __u32 family,
+				       const struct icmp_error *error)
+{
+	bool v4 = family == AF_INET;
+	__u32 at = error->at + ICMP_MTU_AT;
+	__be16 from, to;
+
+	if (v4 ? error->type != ICMP_DEST_UNREACH || error->code != ICMP_FRAG_NEEDED :
+		 error->type != ICMPV6_PACKET_TOO_BIG)
+		return;
+	/* The lower half of the field; in IPv4 the upper one is unused. */
+	if (bpf_skb_load_bytes(skb, at, &from, sizeof(from)) || bpf_ntohs(from) < STAMP_BYTES)
+		return;
+	to = bpf_htons(bpf_ntohs(from) - STAMP_BYTES);
+	bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
+	bpf_l4_csum_replace(skb, error->at + ICMP_CHECKSUM_AT, from, to, sizeof(to));
+}
+
 /* An ICMP error, or any other packet but a segment, at ingress. */
 GLOBAL int icmp_in(struct __sk_buff *skb)
 {
@@ -139,6 +162,8 @@ GLOBAL int icmp_in(struct __sk_buff *skb)
 	    is_turned(&pkt->flow) == entry->turned)
 		return NEXT;
 	requote(skb, &error, error.seq - entry->seq_delta);
+	if (is_stamped(entry))
+		leave_room(skb, pkt->family, &error);
 	count(STAT_PACKET_ICMP);
 	return NEXT;
 }
@@ -210,7 +235,7 @@ GLOBAL int icmp_out(struct __sk_buff *skb)
 		return DROP;
 	count(STAT_PACKET_REFUSED);
 	service = service_of(&pkt->flow);
-	mark_bad(&service);
+	mark_bad(&service, BAD_NS);
 	close_early(&key, entry);
 	return NEXT;
 }

@@ -43,6 +43,10 @@ static __always_inline __u32 held_window(__u32 mss)
 	return PACKET_HELD_MAX / pieces * mss;
 }
 
+/* The largest promise: 8 MB, in units of 128 bytes. In larger ones small windows of another
+ * server would have no number. */
+#define SHIFT_MAX 7
+
 /* The promises of the node to a client, which may be granted `mss`. */
 static __always_inline void promise(struct packet_flow *made, const struct packet_profile *profile,
 				    __u32 mss, const struct read_options *offered)
@@ -53,7 +57,7 @@ static __always_inline void promise(struct packet_flow *made, const struct packe
 	if (made->node_window > held_window(mss))
 		made->node_window = held_window(mss);
 	if (made->promised & OFFERS_WINDOW_SCALE) {
-		made->promised_shift = profile->shift;
+		made->promised_shift = profile->shift < SHIFT_MAX ? profile->shift : SHIFT_MAX;
 		made->client_shift = offered->shift;
 	}
 }
@@ -102,7 +106,7 @@ static __always_inline void note_client_rtt(const struct packet_flow *entry, __u
 
 /* How long a profile is valid: an option that a server stopped granting is not offered to
  * it any more, so only a forwarded SYN can show that it grants the option again. */
-#define PROFILE_NS (10 * 60 * 1000000000ull)
+#define PROFILE_NS UNLIKE_NS
 
 static __always_inline bool is_valid(const struct packet_profile *profile, __u64 now)
 {
@@ -254,7 +258,6 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
-
 /* A segment of the server, of a flow that learns. */
 GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
 {
@@ -305,7 +308,16 @@ static __always_inline bool is_equal(const struct packet_profile *one,
 	return one->learned_ns == other->learned_ns && one->mss == other->mss &&
 	       one->window == other->window && one->shift == other->shift &&
 	       one->offers == other->offers && one->tested == other->tested &&
-	       one->rtt_us == other->rtt_us && one->answers_from == other->answers_from;
+	       one->rtt_us == other->rtt_us && one->answers_from == other->answers_from &&
+	       one->bad_until_ns == other->bad_until_ns;
+}
+
+/* Whether a server that grants these must keep its destination off this path, since it grants less
+ * than most. Behind one address there may be others: what the node strips from the SYNs of all, their
+ * clients would miss. Timestamps do not count: many servers have none, and what is lost is little. */
+static __always_inline bool is_plain_server(const struct packet_flow *entry, __u8 granted)
+{
+	return entry->promised & ~granted & (OFFERS_SACK | OFFERS_WINDOW_SCALE);
 }
 
 /* A SYN-ACK shows what its server grants of the options that it was offered. What it was
@@ -345,10 +357,13 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	if (window)
 		made.window = window;
 	made.answers_from = entry->of_server;
-	if (offered & OFFERS_WINDOW_SCALE)
+	/* The most that a server needed. */
+	if (offered & OFFERS_WINDOW_SCALE && scratch->options.shift > made.shift)
 		made.shift = scratch->options.shift;
 	made.tested |= offered;
 	made.offers |= scratch->options.offers & offered;
+	if (entry->state == PACKET_LEARNING && is_plain_server(entry, scratch->options.offers))
+		made.bad_until_ns = now + UNLIKE_NS;
 	/* Most SYN-ACKs show what is known, and writing costs several look-ups. */
 	if (!profile || !is_equal(profile, &made))
 		bpf_map_update_elem(&packet_profiles, &service, &made, BPF_ANY);
@@ -360,6 +375,7 @@ GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
 {
 	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
 	struct profile_key key;
+	__u32 former;
 
 	if (!flow || !entry)
 		return 0;
@@ -367,6 +383,9 @@ GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
 	made.ifindex = entry->ifindex;
 	made.epoch = entry->epoch;
 	key = profile_key(flow);
+	former = admitted_mss(flow, entry->ifindex, made.learned_ns);
+	if (former && former < made.mss)
+		made.mss = former;
 	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
 	bpf_map_delete_elem(&packet_attempts, &key);
 	__builtin_memset(&key.client, 0, sizeof(key.client));
@@ -410,22 +429,29 @@ GLOBAL int confirm(struct __sk_buff *skb, const struct packet_key *key, struct p
 	return NEXT;
 }
 
-/* A SYN-ACK, from the server, for a flow that was answered: the client is granted another maximum segment
- * size from now on. */
-GLOBAL int note_mss(const struct flow *of, const struct packet_flow *entry)
+/* A SYN-ACK, from the server, for a flow that was answered: if it grants a smaller maximum
+ * segment size than was promised, the client learns it at its first longer segment, and is
+ * promised no more from now on. */
+GLOBAL int note_mss(const struct flow *of, struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_client *client;
 	struct profile_key key;
 	struct flow flow;
+	__u16 granted;
 
-	if (!of || !entry || !scratch || granted_mss(&scratch->options) == entry->mss)
+	if (!of || !entry || !scratch)
 		return 0;
+	granted = granted_mss(&scratch->options);
+	if (granted >= entry->mss)
+		return 0;
+	entry->mss = granted;
+	entry->granted |= GRANTS_SHORT;
 	flow = reversed(of);
 	key = profile_key(&flow);
 	client = bpf_map_lookup_elem(&packet_clients, &key);
-	if (client)
-		client->mss = granted_mss(&scratch->options);
+	if (client && granted < client->mss && granted >= MSS_LEAST)
+		client->mss = granted;
 	return 0;
 }
 
@@ -437,7 +463,7 @@ static __always_inline void forget(const struct flow *flow)
 	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	struct profile_key key = profile_key(flow);
 
-	mark_bad(&service);
+	mark_bad(&service, BAD_NS);
 	if (profile)
 		profile->learned_ns = 0;
 	bpf_map_delete_elem(&packet_clients, &key);

@@ -13,6 +13,8 @@
  */
 #include "packet_hold.h"
 #include "packet_icmp.h"
+#include "packet_narrow.h"
+#include "packet_stamp.h"
 #include "packet_sweep.h"
 #include "packet_syn.h"
 
@@ -198,7 +200,7 @@ static __always_inline void note_opened(const struct packet_flow *entry,
 	count_by(STAT_PACKET_SAVED, entry->nearer_us);
 	if (entry->promised & ~entry->granted) {
 		count(STAT_PACKET_MISMATCHES);
-		mark_bad(service);
+		mark_bad(service, UNLIKE_NS);
 	}
 }
 
@@ -481,6 +483,8 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
+		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
+			return report_narrow(skb, entry, view->at);
 		verdict = translate_in(skb, entry, view->at, view->bytes);
 		if (view->rare & RARE_PART)
 			expect_rest(&entry->client_next, view->seq + entry->client_seq_delta);
@@ -586,7 +590,7 @@ static __always_inline void accept(struct __sk_buff *skb, struct packet_flow *en
 {
 	entry->older = OLDER_NONE;
 	entry->of_server = skb->ingress_ifindex;
-	entry->granted = options->offers & entry->promised;
+	entry->granted = (options->offers & entry->promised) | (entry->granted & GRANTS_SHORT);
 	entry->server_shift = options->shift;
 	entry->seq_delta = entry->node_isn - bpf_ntohl(pkt->tcp.seq);
 	if (entry->granted & OFFERS_TIMESTAMPS)
@@ -726,7 +730,7 @@ GLOBAL int on_refusal(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 	mark_carried(skb);
 	count(STAT_PACKET_REFUSED);
 	service = service_from(&pkt->flow);
-	mark_bad(&service);
+	mark_bad(&service, BAD_NS);
 	close_early(&scratch->key, entry);
 	return NEXT;
 }
@@ -843,6 +847,8 @@ static __always_inline int carry_on_out(struct __sk_buff *skb, struct packet_flo
 	verdict = translate_out(skb, entry, view->at, view->bytes);
 	if (view->rare & RARE_PART)
 		expect_rest(&entry->server_next, view->seq + entry->seq_delta);
+	if (verdict == NEXT && !view->rare && is_stamped(entry))
+		return stamp(skb, &view->key, entry, view->at, view->bytes);
 	return verdict;
 }
 
@@ -855,11 +861,12 @@ int packet_out(struct __sk_buff *skb)
 	struct view view;
 	int seen;
 
-	/* `bypass_in` has translated it, for a pair that may be a flow by now. */
+	/* It is translated: by `bypass_in`, for a pair that may be a flow by now, or in one
+	 * piece with others, as which it is sent. */
 	if ((skb->mark & NODE_MARKS) == NODE_MARKS) {
 		skb->mark &= ~NODE_MARKS;
 		mark_carried(skb);
-		return NEXT;
+		return is_piece(skb) ? stamp_piece_in_hand(skb) : NEXT;
 	}
 	device = bpf_map_lookup_elem(&devices, &ifindex);
 	if (!device || is_tagged(skb))

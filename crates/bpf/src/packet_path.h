@@ -123,6 +123,16 @@ struct {
 	__type(value, struct packet);
 } packet_in_hand SEC(".maps");
 
+/* Bytes of padded timestamps in a header. */
+#define STAMP_BYTES 12
+
+/* Whether the node adds timestamps to the segments of the server, which has granted none: their
+ * client was promised them, and may drop segments without (RFC 7323 section 3.2). */
+static __always_inline bool is_stamped(const struct packet_flow *entry)
+{
+	return entry->promised & ~entry->granted & OFFERS_TIMESTAMPS;
+}
+
 /* Where the TCP header is in a packet without IP options. */
 static __always_inline __u32 tcp_at(__u32 family, __u32 l2_bytes)
 {
@@ -166,15 +176,18 @@ static __always_inline struct destination service_from(const struct flow *flow)
 	return (struct destination){ .ip = flow->client, .port = flow->client_port };
 }
 
-/* How long a destination gets no promises after it broke one. */
+/* How long a destination gets no promises after it refused a flow, or was silent; and after one
+ * of its servers granted less than another: as long as a profile is valid. */
 #define BAD_NS 30000000000ull
+#define UNLIKE_NS (10 * 60 * 1000000000ull)
 
-static __always_inline void mark_bad(const struct destination *service)
+static __always_inline void mark_bad(const struct destination *service, __u64 how_long)
 {
 	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, service);
+	__u64 until = bpf_ktime_get_ns() + how_long;
 
-	if (profile)
-		profile->bad_until_ns = bpf_ktime_get_ns() + BAD_NS;
+	if (profile && profile->bad_until_ns < until)
+		profile->bad_until_ns = until;
 }
 
 /* The first 24 bits of an IPv4 client, the first 64 of an IPv6 one. */
@@ -427,12 +440,17 @@ static __always_inline __u16 fold(__s64 sum)
 	return folded;
 }
 
-/* The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1). The prefix
- * of v4-mapped addresses adds 0xffff, which is zero in one's complement. */
-static __always_inline __s64 pseudo_sum(const struct flow *flow, __u32 bytes)
+/* The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1), of two addresses in
+ * any order. The prefix of v4-mapped ones adds 0xffff, which is zero in one's complement. */
+static __always_inline __s64 pseudo_sum_of(const void *addresses, __u32 bytes)
 {
 	__be32 rest[2] = { bpf_htonl(bytes), bpf_htonl(IPPROTO_TCP) };
-	__s64 sum = bpf_csum_diff(NULL, 0, flow, 32, 0);
+	__s64 sum = bpf_csum_diff(NULL, 0, addresses, 32, 0);
 
 	return bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
+}
+
+static __always_inline __s64 pseudo_sum(const struct flow *flow, __u32 bytes)
+{
+	return pseudo_sum_of(flow, bytes);
 }

@@ -143,12 +143,16 @@ static long translate_option(__u32 index, struct translation *how)
 	return 0;
 }
 
-/* The window in the other end's scale: the same number of bytes or, if that does not fit,
- * the most. */
+/* The window in the other end's scale: the same number of bytes or, if that does not fit, the
+ * most. An open window stays open, even if it is less than one unit of that scale: its sender need
+ * not announce again that it is open. */
 static __always_inline __u32 scaled(__u32 window, const struct translation *how)
 {
-	window = window << how->widen >> how->narrow;
-	return window > 0xffff ? 0xffff : window;
+	__u32 units = window << how->widen >> how->narrow;
+
+	if (!units)
+		return window ? 1 : 0;
+	return units > 0xffff ? 0xffff : units;
 }
 
 /* NOP, NOP, timestamps: the layout that RFC 7323 appendix A recommends. */

@@ -286,9 +286,9 @@ struct packet_flow {
 	__u32 other_isn;  /* of the last SYN that differs, which the server decides about */
 	__u16 window;	   /* the client's last, in HELD */
 	__u16 node_window; /* in the node's SYN-ACK */
-	__u16 mss;	   /* in it */
+	__u16 mss;	   /* in it; with GRANTS_SHORT, in the server's */
 	__u8 promised;    /* OFFERS_* in the node's SYN-ACK */
-	__u8 granted;     /* in the server's */
+	__u8 granted;     /* in the server's, and GRANTS_SHORT */
 	__u8 client_shift;
 	__u8 promised_shift;
 	__u8 server_shift;
@@ -324,6 +324,8 @@ struct packet_flow {
 	__u8 older;	 /* enum packet_older */
 	__u8 pad;
 };
+/* The server grants shorter segments than the client was promised. */
+#define GRANTS_SHORT 8
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
 #define PACKET_FINS (PACKET_FIN_CLIENT | PACKET_FIN_SERVER)
@@ -540,7 +542,7 @@ enum step {
 	STAT(PACKET_BLOCKED, "packet_blocked", \
 	     "SYNs not taken because the firewall of this host limits connections.") \
 	STAT(PACKET_BAD, "packet_bad", \
-	     "SYNs left to sockets because their destination failed on the packet path lately.") \
+	     "SYNs left to sockets because their destination failed on the packet path lately, or has servers that grant less than others.") \
 	STAT(PACKET_FULL, "packet_full", \
 	     "SYNs that found no room in the half-open budget of the packet path.") \
 	STAT(PACKET_BUSY, "packet_busy", \
@@ -555,6 +557,8 @@ enum step {
 	     "Flows of the packet path that no server answered.") \
 	STAT(PACKET_MISMATCHES, "packet_mismatches", \
 	     "SYN-ACKs that did not grant what the packet path had promised.") \
+	STAT(PACKET_NARROWED, "packet_narrowed", \
+	     "Segments of clients that were longer than their server granted, and answered by an ICMP error.") \
 	STAT(PACKET_RENEWED, "packet_renewed", \
 	     "Older connections of servers that the packet path reset for a new one of their client.") \
 	STAT(PACKET_OPENED, "packet_opened", \

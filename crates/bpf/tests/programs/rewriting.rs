@@ -50,7 +50,7 @@ struct Test<'a> {
     server: SocketAddr,
     family: Family,
     known: Known,
-    /// Whether the server broke a promise, after which it gets none.
+    /// Whether the server broke a promise, or granted too little for one, after which it gets none.
     is_bad: bool,
     since: Instant,
 }
@@ -79,6 +79,7 @@ fn ready(host: &mut Host<'_>) -> Ports {
     let ports = Ports {
         client: ports::Port::new(client),
         server: ports::Port::new(server),
+        errors: std::cell::RefCell::default(),
     };
     // The thread that shows that the node lives starts with the programs.
     let mut test = Test::new(&ports, 0);
@@ -200,6 +201,9 @@ impl<'a> Test<'a> {
         if let Some(offer) = learns {
             let offered = [offer.shift.is_some(), offer.sack, offer.times.is_some()];
             self.known.learn(offered, &answer);
+            let grant = Offer::of(&answer).unwrap();
+            self.is_bad =
+                offer.sack && !grant.sack || offer.shift.is_some() && grant.shift.is_none();
         }
         Ok(())
     }
@@ -280,7 +284,8 @@ impl<'a> Test<'a> {
         flow.accept(answer);
         let first = self.client_segment(flow, flow.syn.sequence.wrapping_add(1), 0);
         self.ports.client.send(&first, Offload::None);
-        self.expect([&[], &[flow.up(&first)]], "the proof")
+        let first = flow.up(&first).expect("it is short");
+        self.expect([&[], &[first]], "the proof")
     }
 
     /// The client is validated, and perhaps sends, before the server answers.
@@ -326,6 +331,7 @@ impl<'a> Test<'a> {
             to_server.iter_mut().for_each(strip_times);
         }
         assert_eq!(to_client, [], "{answer:?}");
+        assert_eq!(self.ports.take_errors(), flow.too_long(), "{answer:?}");
         let [found, expected] =
             [to_server, released].map(|all| all.iter().map(meaning).collect::<Vec<_>>());
         for (found, expected) in found.iter().zip(&expected) {
@@ -403,19 +409,76 @@ impl<'a> Test<'a> {
             }
             let offload = self.offload();
             self.ports.client.send(&segment, offload);
-            self.expect([&[], &[flow.up(&segment)]], "of the client")?;
+            let up: Vec<_> = flow.up(&segment).into_iter().collect();
+            self.expect([&[], &up], "of the client")?;
+            let errors = self.ports.take_errors();
+            let expected = flow.is_too_long(&segment).then_some(segment.sequence);
+            assert!(errors.into_iter().eq(expected), "{segment:?}");
             if self.rng.once_in(8) {
                 let (answer, question) = flow.question();
                 self.ports.server.send(&answer, Offload::None);
                 self.expect([&[question], &[]], "a repeated answer")?;
             }
-            let back = self.server_segment(flow);
-            let offload = self.offload();
+            let mut back = self.server_segment(flow);
+            let mut offload = self.offload();
+            if flow.adds_times() && self.rng.once_in(2) {
+                // As the kernel joins what comes; the client gets each with timestamps.
+                let most = self.rng.pick(&[500, 1400]);
+                back.data = self.rng.bytes(usize::from(most) * 5 + 1);
+                offload = Offload::Cutting(most);
+            }
             self.ports.server.send(&back, offload);
-            self.expect([&[flow.down(&back)], &[]], "of the server")?;
+            if flow.adds_times() {
+                self.expect_stamped(flow, &back)?;
+            } else {
+                self.expect([&[flow.down(&back)], &[]], "of the server")?;
+            }
         }
         Ok(())
     }
+}
+
+impl Test<'_> {
+    /// The client gets a segment of the server with timestamps by the node's clock.
+    fn expect_stamped(&self, flow: &Flow, back: &Segment) -> Result<(), Slow> {
+        let [mut pieces, to_server] = self.ports.collect();
+        if self.since.elapsed() > SLOW {
+            return Err(Slow);
+        }
+        for piece in &mut pieces {
+            let options = read(&piece.options).unwrap();
+            let times = options.iter().find_map(|option| match option {
+                Opt::Times(value, echo) => Some((value.wrapping_sub(flow.time), *echo)),
+                _ => None,
+            });
+            let (elapsed, echo) = times.expect("timestamps");
+            assert!(u128::from(elapsed) <= SLOW.as_millis(), "{elapsed} ms");
+            assert!(flow.has_sent_time(echo), "{echo}: {flow:?}");
+            assert!(flow.has_room_for(piece), "{piece:?}");
+            strip_times(piece);
+        }
+        let whole = joined(&pieces);
+        let expected = flow.down(back);
+        assert_eq!(meaning(&whole), meaning(&expected), "{:?}", flow.syn);
+        assert_eq!(to_server, []);
+        Ok(())
+    }
+}
+
+/// The segment that was cut into these pieces.
+fn joined(pieces: &[Segment]) -> Segment {
+    let (last, before) = pieces.split_last().expect("a segment");
+    let mut whole = last.clone();
+    for piece in before.iter().rev() {
+        let next = piece
+            .sequence
+            .wrapping_add(u32::try_from(piece.data.len()).unwrap());
+        assert_eq!(next, whole.sequence, "{pieces:?}");
+        assert_eq!(piece.flags & FIN, 0, "{pieces:?}");
+        whole.sequence = piece.sequence;
+        whole.data = [&piece.data[..], &whole.data].concat();
+    }
+    whole
 }
 
 fn strip_times(segment: &mut Segment) {

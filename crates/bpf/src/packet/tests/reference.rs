@@ -39,7 +39,9 @@ pub(super) struct Shift {
 impl Segment {
     /// The same with other numbers.
     pub(super) fn translated(&self, by: &Shift) -> Self {
-        let window = (u64::from(self.window) << by.widen >> by.narrow).min(0xffff);
+        let window = u64::from(self.window) << by.widen >> by.narrow;
+        // An open one stays open.
+        let window = window.clamp(u64::from(self.window).min(1), 0xffff);
         Self {
             seq: self.seq.wrapping_add(by.seq),
             ack: match self.flags & ACK {

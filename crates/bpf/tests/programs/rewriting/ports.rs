@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The other ends of the host's cables: frames in, and what becomes of them.
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use posthaste_lab::network::Family;
 use socket2::{Domain, Socket, Type};
 
 use crate::host::{client, server};
-use crate::segment::{Segment, UDP, ethernet, ip};
+use crate::segment::{ICMP, ICMPV6, Segment, UDP, checksum, ethernet, ip};
 use crate::wire::link_address;
 
 /// `struct virtio_net_hdr`, which comes before each frame, and some of its values.
@@ -116,14 +117,26 @@ impl Port {
 pub(super) struct Ports {
     pub(super) client: Port,
     pub(super) server: Port,
+    /// The sequence numbers of clients' segments that errors have quoted, "packet too big".
+    pub(super) errors: RefCell<Vec<u32>>,
 }
 
 impl Ports {
     /// All segments that have left the host since the last time: to clients, and to servers.
     pub(super) fn collect(&self) -> [Vec<Segment>; 2] {
         let mut segments = [vec![], vec![]];
-        self.each(|end, frame, partial| segments[end].extend(Segment::read(frame, partial)));
+        self.each(|end, frame, partial| {
+            segments[end].extend(Segment::read(frame, partial));
+            if end == 0 {
+                self.errors.borrow_mut().extend(quoted(frame, partial));
+            }
+        });
         segments
+    }
+
+    /// What errors to the client have quoted since the last time.
+    pub(super) fn take_errors(&self) -> Vec<u32> {
+        self.errors.take()
     }
 
     /// Forgets them.
@@ -142,4 +155,34 @@ impl Ports {
             ports[to].receive(|frame, partial| take(to, frame, partial));
         }
     }
+}
+
+/// The sequence number of the segment that the frame of an ICMP error quotes. `partial`: the device completes
+/// the checksum of that.
+///
+/// # Panics
+/// The checksum of the error is wrong, or will be.
+fn quoted(frame: &[u8], partial: bool) -> Option<u32> {
+    let (kind, at) = match frame[12..14] {
+        [8, 0] if frame[14 + 9] == ICMP => ([3, 4], 34),
+        [0x86, 0xdd] if frame[14 + 6] == ICMPV6 => ([2, 0], 54),
+        _ => return None,
+    };
+    if frame[at..at + 2] != kind {
+        return None;
+    }
+    let (ip, mut message) = (&frame[14..at], frame[at..].to_vec());
+    let tcp = 8 + ip.len();
+    if partial {
+        let sum = checksum(&[&message[tcp..]]).to_be_bytes();
+        message[tcp + 16..tcp + 18].copy_from_slice(&sum);
+    }
+    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
+    let pseudo = match ip.len() {
+        40 => [&ip[8..], &length, &[0, ICMPV6]].concat(),
+        _ => Vec::new(),
+    };
+    assert_eq!(checksum(&[&pseudo, &message]), 0, "checksum of an error");
+    let words = message[tcp + 4..].first_chunk().expect("a sequence number");
+    Some(u32::from_be_bytes(*words))
 }

@@ -13,6 +13,10 @@ const WHOLE_MAX: usize = 1536;
 const PIECE: usize = 1448;
 /// What an absent option means (RFC 9293 section 3.7.1), and the least that is learned.
 const MSS_DEFAULT: u16 = 536;
+/// The largest shift that a client is promised.
+const SHIFT_MAX: u8 = 7;
+/// What a server takes at the least, and no ICMP error makes segments smaller.
+const MSS_LEAST: [u16; 2] = [536, 1220];
 /// ECE and CWR (RFC 3168 section 6.1.1), and an urgent pointer's flag.
 const ECN: u8 = 0xc0;
 pub(super) const URG: u8 = 0x20;
@@ -58,7 +62,9 @@ impl Known {
         self.window = answer.window;
         let [shift, sack, times] = offered;
         if shift {
-            self.shift = Some(grant.shift);
+            // Of what servers needed, the most.
+            let former = self.shift.flatten().unwrap_or(0);
+            self.shift = Some(grant.shift.map(|shift| shift.max(former)));
         }
         if sack {
             self.sack = Some(grant.sack);
@@ -95,7 +101,11 @@ impl Known {
         Promise {
             mss,
             window: u16::try_from(most.min(self.window.into())).unwrap(),
-            shift: self.shift.flatten().filter(|_| offer.shift.is_some()),
+            shift: self
+                .shift
+                .flatten()
+                .filter(|_| offer.shift.is_some())
+                .map(|shift| shift.min(SHIFT_MAX)),
             sack: offer.sack && self.sack == Some(true),
             times: offer.times.is_some() && self.times == Some(true),
         }
@@ -291,7 +301,7 @@ impl Flow {
             true => Opt::Times(self.newest, self.time).bytes(),
             false => Vec::new(),
         };
-        let released = held.iter().map(|held| {
+        let released = held.iter().filter_map(|held| {
             let segment = Segment {
                 flags: held.flags | ACK,
                 acknowledgment: self.isn.wrapping_add(1),
@@ -319,6 +329,19 @@ impl Flow {
             ..forwarded(answer)
         };
         (answer.clone(), question)
+    }
+
+    /// The numbers of held segments that are longer than the server takes.
+    pub(super) fn too_long(&self) -> Vec<u32> {
+        let times = if self.promise.times { 12 } else { 0 };
+        let too_long = self.held.iter().filter(|held| {
+            let released = Segment {
+                options: vec![1; times],
+                ..(*held).clone()
+            };
+            self.is_too_long(&released)
+        });
+        too_long.map(|held| held.sequence).collect()
     }
 
     /// The number of the server that stands for one of the node, less the latter.
@@ -351,8 +374,23 @@ impl Flow {
         self.promise.shift.and(grant)
     }
 
-    /// A segment of the client at the server.
-    pub(super) fn up(&self, segment: &Segment) -> Segment {
+    /// Whether a segment of the client is longer than its server takes.
+    pub(super) fn is_too_long(&self, segment: &Segment) -> bool {
+        let Some((answer, grant)) = &self.answer else {
+            return false;
+        };
+        let granted = grant.mss.unwrap_or(MSS_DEFAULT);
+        let least = granted.max(MSS_LEAST[usize::from(answer.from.is_ipv6())]);
+        let octets = segment.data.len() + segment.options.len();
+        granted < self.promise.mss && octets > usize::from(least)
+    }
+
+    /// A segment of the client at the server, unless it is too long.
+    pub(super) fn up(&self, segment: &Segment) -> Option<Segment> {
+        (!self.is_too_long(segment)).then(|| self.translated_up(segment))
+    }
+
+    fn translated_up(&self, segment: &Segment) -> Segment {
         // The client scales what it was promised to scale.
         let client = self.promise.shift.and(self.offer.shift).unwrap_or(0);
         let server = self.server_shift().and(self.offer.shift).unwrap_or(0);
@@ -379,7 +417,28 @@ impl Flow {
         }
     }
 
-    /// A segment of the server at the client.
+    /// Whether the node adds timestamps to the segments of its server: that has none, and they were
+    /// promised.
+    pub(super) fn adds_times(&self) -> bool {
+        self.promise.times && !self.is_stamped()
+    }
+
+    /// Whether the client may have sent this timestamp: its SYN's, or one of a segment, which are at most five
+    /// seconds ahead of it.
+    pub(super) fn has_sent_time(&self, time: u32) -> bool {
+        let (first, _) = self.offer.times.expect("it offered timestamps");
+        time.wrapping_sub(first) < 6000
+    }
+
+    /// Whether a segment with what the node has added is no longer than the client allows. The least piece has
+    /// 16 bytes.
+    pub(super) fn has_room_for(&self, segment: &Segment) -> bool {
+        let most = self.offer.mss.expect("it was offered").min(1460);
+        let octets = segment.data.len() + segment.options.len();
+        segment.data.len() <= 16 || octets <= usize::from(most)
+    }
+
+    /// A segment of the server at the client, without timestamps that the node adds.
     pub(super) fn down(&self, segment: &Segment) -> Segment {
         let server = self.server_shift().unwrap_or(0);
         let client = self.promise.shift.unwrap_or(0);
@@ -404,7 +463,8 @@ impl Flow {
 /// The same number of bytes in another scale, or the most.
 fn rescaled(window: u16, from: u8, to: u8) -> u16 {
     let octets = u64::from(window) << from >> to;
-    u16::try_from(octets).unwrap_or(u16::MAX)
+    // An open one stays open.
+    u16::try_from(octets).unwrap_or(u16::MAX).max(window.min(1))
 }
 
 fn without_blocks(segment: &Segment) -> Segment {
