@@ -88,8 +88,6 @@ static long HELPER(skb_adjust_room)(struct __sk_buff *skb, __s32 bytes, __u32 mo
 				    __u64 flags) = NUMBER(skb_adjust_room);
 static long HELPER(skb_change_head)(struct __sk_buff *skb, __u32 bytes,
 				    __u64 flags) = NUMBER(skb_change_head);
-static long HELPER(skb_adjust_room)(struct __sk_buff *skb, __s32 bytes, __u32 mode,
-				    __u64 flags) = NUMBER(skb_adjust_room);
 static long HELPER(skb_pull_data)(struct __sk_buff *skb, __u32 len) = NUMBER(skb_pull_data);
 static __u64 HELPER(ktime_get_coarse_ns)(void) = NUMBER(ktime_get_coarse_ns);
 static long HELPER(for_each_map_elem)(void *map, void *callback, void *context,
