@@ -21,7 +21,7 @@ use posthaste_config::Transparent;
 
 /// How long a process that is refused may take for its first word.
 const WORD_TIME_MAX: Duration = Duration::from_secs(1);
-/// Said to all but the first of processes that request a place at once.
+/// Sent to all but the first of processes that request a place at once.
 const TAKEN: &str = "another upgrade is under way: try again when it has ended";
 
 /// What a node provides to its successor.

@@ -607,10 +607,10 @@ fn flows_outlive_a_killed_node() {
 }
 
 // promise: PK12, PK9
-/// Flows that their relays have left are asked like others while they are quiet, go on, and `teardown` resets
+/// Flows that their relays have left are probed like others while they are quiet, continue, and `teardown` resets
 /// both ends, those that wait as well as those that send.
 #[test]
-fn left_flows_are_asked_and_reset() {
+fn left_flows_are_probed_and_reset() {
     let network = line();
     let config = format!("[packet]\nidle = \"1s\"\n{CONFIG}");
     let mut node = start_relaying_in(network.node(0), &config);
@@ -622,9 +622,9 @@ fn left_flows_are_asked_and_reset() {
     for transfer in [&quiet, &other] {
         transfer.pause();
     }
-    let asked = redirect(&node, "packet_asked");
-    until("the ends are asked", || {
-        redirect(&node, "packet_asked") >= asked + 12
+    let probed = redirect(&node, "packet_probed");
+    until("the ends are probed", || {
+        redirect(&node, "packet_probed") >= probed + 12
     });
     assert_eq!(redirect(&node, "packet_dead"), 0);
     for transfer in [&quiet, &other] {

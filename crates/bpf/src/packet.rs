@@ -98,7 +98,7 @@ struct Keeper {
 /// How long the packet path waits, beside the time that each rule has for a server's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// How long a flow may be quiet until its ends are asked whether they live.
+    /// How long a flow may be quiet until its ends are probed.
     pub idle: Duration,
     /// How long a client may take to acknowledge its answer while many are half-open.
     pub half_open: Duration,
@@ -406,7 +406,7 @@ impl Keeper {
     }
 
     /// Shows that the node lives and has its place, removes flows that have ended, has lost SYNs sent
-    /// again and the ends of quiet flows asked.
+    /// again and the ends of quiet flows probed.
     fn round(&mut self) {
         let is_replaced = self.replaced.load(Ordering::Relaxed);
         let burial = self.burial.get().map(Arc::as_ref);

@@ -37,20 +37,20 @@ struct shown {
 	__u32 ts;    /* TSval; 0: none */
 	__u8 flags;
 	__u8 fin; /* PACKET_FIN_* of the sender */
-	__u8 asked; /* PACKET_ASKED_* of the sender */
+	__u8 probed; /* PACKET_PROBED_* of the sender */
 };
 
-/* A segment after a reset, which its receiver has not believed then; or of an end that was asked whether it
- * lives, but for what the node asks the other end in its name. Ends that send more than answers find out by
+/* A segment after a reset, which its receiver has not believed then; or of an end that was probed,
+ * but for the probes of the other end that the node sends in its name. Ends that send more than answers find out by
  * themselves whether the other one lives. */
 static __always_inline void note_sign_of_life(struct packet_flow *entry, const struct shown *shown)
 {
 	__u32 gone = PACKET_RESET;
 
 	if (shown->bytes)
-		gone |= PACKET_ASKED;
+		gone |= PACKET_PROBED;
 	else if (shown->seq != shown->acked - 1)
-		gone |= shown->asked;
+		gone |= shown->probed;
 	__sync_fetch_and_and(&entry->ended, ~gone);
 }
 
@@ -64,7 +64,7 @@ static __always_inline void note_sent(struct packet_flow *entry, const struct sh
 	entry->last_ns = bpf_ktime_get_coarse_ns();
 	if (gap <= GAP_MAX && (__s32)(end - next) > 0)
 		*shown->next = end;
-	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_ASKED))
+	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_PROBED))
 		note_sign_of_life(entry, shown);
 	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked) {
 		/* What seemed to be ahead of it was not sent, or the window of a flow that was relayed. */
@@ -126,7 +126,7 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.fin = PACKET_FIN_CLIENT;
-	shown.asked = PACKET_ASKED_CLIENT;
+	shown.probed = PACKET_PROBED_CLIENT;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK)
 		note_acked(&entry->client_ack, &entry->client_wraps, entry->server_next,
@@ -710,7 +710,7 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.fin = PACKET_FIN_SERVER;
-	shown.asked = PACKET_ASKED_SERVER;
+	shown.probed = PACKET_PROBED_SERVER;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK)
 		note_acked(&entry->server_ack, &entry->server_wraps, entry->client_next,

@@ -5,7 +5,7 @@
  *
  * packet_sweep    removes entries that have lived their time
  * packet_resend   sends a SYN again that the server has not answered, and in the end resets
- *                 the client; asks the ends of an idle flow whether they live, and in the end
+ *                 the client; probes the ends of an idle flow, and in the end
  *                 resets both
  * packet_abort    resets both ends of a flow
  */
@@ -24,14 +24,14 @@
  * five times in a row is repeated. */
 #define CLOSED_NS (2 * SECOND_NS)
 #define FINISHED_NS (15 * SECOND_NS)
-/* How often the ends of an idle flow are asked, 1, 2, ... 64 s after the last time but not later than flows are
+/* How often the ends of an idle flow are probed, 1, 2, ... 64 s after the last time but not later than flows are
  * idle. It ends as late as a client of Linux gives up its SYN. */
-#define ASKS_MAX 7
+#define PROBES_MAX 7
 /* How often both ends are reset then. */
 #define RESETS_MAX 4
 /* What an end may send until its keepalive is answered: a segment. Its peer's window is not known, and some
  * ends believe that of a keepalive. */
-#define ASK_WINDOW 1460
+#define PROBE_WINDOW 1460
 
 /* Keys in a frame. */
 #define SWEEP_KEYS_MAX 96
@@ -120,8 +120,8 @@ static __always_inline __u32 tries_max(const struct packet_flow *entry)
 	return entry->state == PACKET_HELD ? 10 : entry->state == PACKET_ANSWERED ? 1 : 0;
 }
 
-/* Whether the node has to ask the ends of an idle flow whether they live, or to end it since they do not. */
-static __always_inline bool has_to_ask(const struct packet_flow *entry, __u64 now)
+/* Whether the node has to probe the ends of an idle flow, or to end it since they do not. */
+static __always_inline bool has_to_probe(const struct packet_flow *entry, __u64 now)
 {
 	__u64 wait = SECOND_NS << (entry->tries & 7) >> 1;
 	struct packet_patience *patience = patience_of_node();
@@ -129,7 +129,7 @@ static __always_inline bool has_to_ask(const struct packet_flow *entry, __u64 no
 
 	if (!patience || has_closed(entry))
 		return false;
-	if (entry->ended & PACKET_ASKED && wait < patience->idle_ns)
+	if (entry->ended & PACKET_PROBED && wait < patience->idle_ns)
 		return idle > wait;
 	return idle > patience->idle_ns;
 }
@@ -146,7 +146,7 @@ static __always_inline bool is_due(const struct packet_flow *entry, __u64 now)
 {
 	switch (entry->state) {
 	case PACKET_OPEN:
-		return has_to_ask(entry, now);
+		return has_to_probe(entry, now);
 	case PACKET_GIVEN_UP:
 		return entry->tries != TRIES_RESET;
 	case PACKET_ABORTED:
@@ -331,9 +331,9 @@ static __always_inline void abort_end(struct __sk_buff *skb, struct packet_scrat
 	send_segment(skb, entry, client);
 }
 
-/* Asks one end of a flow whether it lives, by a keepalive of the other (RFC 9293 section 3.8.4) in the numbers of
+/* Probes one end of a flow by a keepalive of the other (RFC 9293 section 3.8.4) in the numbers of
  * that, with its newest timestamp. */
-static __always_inline void ask_end(struct __sk_buff *skb, struct packet_scratch *scratch,
+static __always_inline void probe_end(struct __sk_buff *skb, struct packet_scratch *scratch,
 				    struct packet_flow *entry, bool client)
 {
 	struct segment *segment = begin_segment(scratch, entry, client);
@@ -347,31 +347,31 @@ static __always_inline void ask_end(struct __sk_buff *skb, struct packet_scratch
 		segment->ack = entry->server_ack;
 		segment->ts_value = of_server;
 		segment->ts_echo = of_client + entry->client_ts_delta;
-		segment->window = (ASK_WINDOW >> (entry->server_shift & 15)) | 1;
+		segment->window = (PROBE_WINDOW >> (entry->server_shift & 15)) | 1;
 	} else {
 		segment->seq = entry->server_ack - entry->client_seq_delta - 1;
 		segment->ack = entry->client_ack;
 		segment->ts_value = of_client;
 		segment->ts_echo = entry->node_ts;
-		segment->window = (ASK_WINDOW >> (entry->client_shift & 15)) | 1;
+		segment->window = (PROBE_WINDOW >> (entry->client_shift & 15)) | 1;
 		segment->class_label = entry->class_label;
 	}
 	if (send_segment(skb, entry, client))
-		count(STAT_PACKET_ASKED);
+		count(STAT_PACKET_PROBED);
 }
 
-/* Asks those ends of an idle flow that have not answered. The flow ends if one does not. */
-GLOBAL int ask(struct __sk_buff *skb, struct packet_flow *entry)
+/* Probes those ends of an idle flow that have not answered. The flow ends if one does not. */
+GLOBAL int probe_ends(struct __sk_buff *skb, struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
 
 	if (!entry || !scratch)
 		return 0;
-	if (!(entry->ended & PACKET_ASKED)) {
+	if (!(entry->ended & PACKET_PROBED)) {
 		entry->tries = 0;
-		__sync_fetch_and_or(&entry->ended, PACKET_ASKED);
+		__sync_fetch_and_or(&entry->ended, PACKET_PROBED);
 	}
-	if (entry->tries >= ASKS_MAX) {
+	if (entry->tries >= PROBES_MAX) {
 		if (change(entry, PACKET_OPEN, PACKET_ABORTED)) {
 			entry->tries = 0;
 			/* The sweep must not remove it before the resets. */
@@ -383,10 +383,10 @@ GLOBAL int ask(struct __sk_buff *skb, struct packet_flow *entry)
 	entry->tries += 1;
 	/* What the node sends counts as a segment, if it reaches a program. */
 	entry->last_ns = bpf_ktime_get_ns();
-	if (entry->ended & PACKET_ASKED_CLIENT)
-		ask_end(skb, scratch, entry, true);
-	if (entry->ended & PACKET_ASKED_SERVER)
-		ask_end(skb, scratch, entry, false);
+	if (entry->ended & PACKET_PROBED_CLIENT)
+		probe_end(skb, scratch, entry, true);
+	if (entry->ended & PACKET_PROBED_SERVER)
+		probe_end(skb, scratch, entry, false);
 	return 0;
 }
 
@@ -408,7 +408,7 @@ int packet_resend(struct __sk_buff *skb)
 	if (!entry || !is_due(entry, bpf_ktime_get_ns()))
 		return 0;
 	if (entry->state == PACKET_OPEN)
-		return ask(skb, entry);
+		return probe_ends(skb, entry);
 	if (entry->state == PACKET_ABORTED) {
 		entry->tries += 1;
 		abort_end(skb, scratch, entry, true);

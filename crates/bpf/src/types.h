@@ -280,7 +280,7 @@ struct packet_flow {
 	__u32 server_next;
 	__u32 server_ack;
 	__u32 client_next;
-	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_ASKED_* */
+	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_PROBED_* */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
 	__u32 other_isn;  /* of the last SYN that differs, which the server decides about */
@@ -296,7 +296,7 @@ struct packet_flow {
 	__u8 turned;	/* the client is the second of the key */
 	__u8 was_relayed;
 	__u8 is_long; /* its server sent more than a first window */
-	/* How often the node has sent the SYN again, or TRIES_RESET; then how often it has asked the ends, or
+	/* How often the node has sent the SYN again, or TRIES_RESET; then how often it has probed the ends, or
 	 * reset them. */
 	__u8 tries;
 	__u16 syn_mss; /* in the client's SYN */
@@ -330,10 +330,10 @@ struct packet_flow {
 #define PACKET_FIN_SERVER 2
 #define PACKET_FINS (PACKET_FIN_CLIENT | PACKET_FIN_SERVER)
 #define PACKET_RESET 4
-/* The node has asked the end whether it lives, and it has not answered. */
-#define PACKET_ASKED_CLIENT 8
-#define PACKET_ASKED_SERVER 16
-#define PACKET_ASKED (PACKET_ASKED_CLIENT | PACKET_ASKED_SERVER)
+/* The node has probed the end, and it has not answered. */
+#define PACKET_PROBED_CLIENT 8
+#define PACKET_PROBED_SERVER 16
+#define PACKET_PROBED (PACKET_PROBED_CLIENT | PACKET_PROBED_SERVER)
 
 /* What a destination grants, as its SYN-ACKs show. */
 struct packet_profile {
@@ -373,7 +373,7 @@ struct packet_control {
 
 /* How long the packet path waits, beside the time that each rule has for a server's answer. */
 struct packet_patience {
-	__u64 idle_ns;	    /* until it asks the ends of a quiet flow whether they live */
+	__u64 idle_ns;	    /* until it probes the ends of a quiet flow */
 	__u64 half_open_ns; /* for a client while many others are half-open */
 };
 
@@ -570,7 +570,7 @@ enum step {
 	     "SYNs to destinations whose answers, or what clients send them, are too long for the packet path.") \
 	STAT(PACKET_RESENT, "packet_resent", \
 	     "SYNs that the node sent again for clients that it had answered.") \
-	STAT(PACKET_ASKED, "packet_asked", \
+	STAT(PACKET_PROBED, "packet_probed", \
 	     "Keepalives that the node sent to the ends of quiet flows of the packet path.") \
 	STAT(PACKET_DEAD, "packet_dead", \
 	     "Quiet flows of the packet path that the node reset since an end did not answer.") \

@@ -51,7 +51,7 @@ pub const ADMIN_SOCKET: &str = "/run/posthaste/admin.sock";
 pub struct Packet {
     /// Entries of the flow table. The kernel holds all of them from the start.
     pub flows: u32,
-    /// How long a flow may be quiet until both its ends are asked whether they live.
+    /// How long a flow may be quiet until both its ends are probed.
     pub idle: Duration,
 }
 

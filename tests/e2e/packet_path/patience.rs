@@ -8,7 +8,7 @@ use crate::ends::carry;
 /// The way to the server is interrupted while a connection begins: the node repeats the SYN as a client
 /// would, and the connection is whole.
 #[test]
-fn interrupted_beginnings_go_on() {
+fn interrupted_beginnings_continue() {
     let network = line();
     let (node, listener) = ready(&network);
     let resent = redirect(&node, "packet_resent");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flows that are quiet: their ends are asked whether they live, by the node and after its end by its guard.
+//! Flows that are quiet: their ends are probed, by the node and after its end by its guard.
 
 use super::lifetime::{exchange, open};
 use super::*;
@@ -36,23 +36,23 @@ fn cut_off(host: &Namespace) {
 #[test]
 fn quiet_flows_of_live_ends_stay() {
     let (network, _listener, mut node, mut pairs) = testbed();
-    let asked = redirect(&node, "packet_asked");
+    let probed = redirect(&node, "packet_probed");
     // Three times both ends of each.
-    until("the ends are asked", || {
-        redirect(&node, "packet_asked") >= asked + 12
+    until("the ends are probed", || {
+        redirect(&node, "packet_probed") >= probed + 12
     });
     assert_eq!(redirect(&node, "packet_dead"), 0);
     exchange(&mut pairs);
     node.kill().expect("it runs");
-    firewall(network.client(), "asked", &[("input", ACKS)]);
+    firewall(network.client(), "probed", &[("input", ACKS)]);
     // Each client some times. A flow whose end does not answer would be gone after eight.
-    until("the guard asks", || {
-        counted(network.client(), "asked") >= 20
+    until("the guard probes", || {
+        counted(network.client(), "probed") >= 20
     });
     exchange(&mut pairs);
     let node = start_relaying_in(network.node(0), QUIET);
-    until("the next node asks", || {
-        redirect(&node, "packet_asked") >= 8
+    until("the next node probes", || {
+        redirect(&node, "packet_probed") >= 8
     });
     exchange(&mut pairs);
 }

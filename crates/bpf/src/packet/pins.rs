@@ -31,7 +31,7 @@ const OF_SERVICE: &str = "/run/posthaste/bpf";
 const LAYOUT: &str = "packets-18";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
-/// The name of the program that sends for flows, and asks the ends of quiet ones.
+/// The name of the program that sends for flows, and probes the ends of quiet ones.
 pub(super) const RESEND: &str = "resend";
 /// The name of the program that resets the ends of a flow.
 pub(super) const ABORT: &str = "abort";
@@ -220,7 +220,7 @@ impl Orphans {
         burial.map_or(0, |burial| burial.round(true).unwrap_or(1))
     }
 
-    /// Removes flows that have ended, and has the ends of quiet ones asked, until none is left, another node
+    /// Removes flows that have ended, and has the ends of quiet ones probed, until none is left, another node
     /// has them, or no interface is left at which they could be translated. Then removes the pins.
     pub fn look_after(self) {
         let mut walk = Sweep::new(&self.flows, &self.patience);

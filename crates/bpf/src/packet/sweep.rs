@@ -395,7 +395,7 @@ mod tests {
     }
 
     // promise: PK16
-    /// A server has as long as the rule of its flow says; then the client is to be reset.
+    /// A server has as long as the rule of its flow grants; then the client is to be reset.
     #[test]
     fn servers_have_the_time_of_their_rule() {
         let held = |connect_cs| types::packet_flow {

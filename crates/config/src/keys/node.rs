@@ -116,7 +116,7 @@ pub(in super::super) static NODE: Table = &[
         key("flows", Is("65536"), Number(1024, PACKET_FLOWS_MAX),
             "flows of the packet path at a time; others are forwarded").at_start(keep!(NodeKeeps, packet.flows)),
         key("idle", Is("\"124m\""), Length(SECOND, MONTH),
-            "how long a flow may be quiet; then the node asks both its ends whether they live, and resets them unless both answer"),
+            "how long a flow may be quiet; then the node probes both its ends, and resets them unless both answer"),
     ]),
     rows(&["half_open"], One, &[
         key("total", Is("4096"), Number(0, RELAYS_MAX), "in all").at_start(keep!(NodeKeeps, policy.half_open.total)),
