@@ -36,7 +36,6 @@ mod reload;
 mod report;
 mod resend;
 mod segment_sizes;
-mod senders;
 mod syns;
 mod tuples;
 mod unlike;

@@ -215,7 +215,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		count(STAT_PACKET_CLIENT);
 		return learn(&pkt->flow, again, true);
 	}
-	if ((request & REQUEST_SHORT && profile->is_long) || receives_much(profile, now))
+	if (request & REQUEST_SHORT && profile->is_long)
 		return leave(STAT_PACKET_LONG);
 	if (!returns(skb, pkt))
 		return leave(STAT_PACKET_CLIENT);
