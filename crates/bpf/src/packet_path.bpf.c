@@ -525,7 +525,7 @@ static __always_inline int carry_in(struct __sk_buff *skb, struct view *view)
 	if (!entry)
 		return NEXT;
 	if (entry->state == PACKET_LEARNING)
-		return view->turned == entry->turned && !view->rare ?
+		return view->turned == entry->turned && !(view->rare & RARE_PART) ?
 			       confirm(skb, &view->key, entry, view) :
 			       NEXT;
 	if (view->turned != entry->turned)

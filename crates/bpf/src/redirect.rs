@@ -122,6 +122,9 @@ pub struct Redirect {
     /// The packet path, once a rule wants it and the node has settled.
     packet_path: Option<PacketPath>,
     wants_packet_path: Wanted,
+    /// Whether a rule has wanted it since this process began: without the privilege that it has dropped it could
+    /// not load it again.
+    has_wanted_packet_path: bool,
     /// Whether it could not be loaded or attached. The next rules try again.
     packet_path_failed: bool,
     patience: Patience,
@@ -267,6 +270,7 @@ impl Redirect {
             observer: None,
             packet_path: None,
             wants_packet_path: Wanted::No,
+            has_wanted_packet_path: false,
             packet_path_failed: false,
             patience: Patience::default(),
             bypass: None,

@@ -80,11 +80,11 @@ impl Redirect {
         }
     }
 
-    /// Unloads the packet path if no rule wants it and no flow of it is left. Call it now and then, while no
+    /// Unloads the packet path of a predecessor if no rule of this process has wanted it, and no flow is left. Call it now and then, while no
     /// predecessor lives, whose relays could still leave to it.
     pub fn release_packets(&mut self) {
         // Relays of this process may leave as long as it lives.
-        if self.wants_packet_path == Wanted::No
+        if !self.has_wanted_packet_path
             && self.bypass.is_none()
             && self.packet_path.as_ref().is_some_and(PacketPath::is_empty)
         {

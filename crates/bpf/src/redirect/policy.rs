@@ -43,6 +43,7 @@ impl Redirect {
             .iter()
             .map(|rule| rules::wants_packet_path(rule, chained));
         self.wants_packet_path = wanted.fold(Wanted::No, Wanted::max);
+        self.has_wanted_packet_path |= self.wants_packet_path != Wanted::No;
         self.packet_path_failed = false;
         self.wants_bypass |= rules.iter().any(rules::wants_bypass);
         self.take_packets();
