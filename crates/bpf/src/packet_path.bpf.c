@@ -54,6 +54,19 @@ static __always_inline void note_sign_of_life(struct packet_flow *entry, const s
 	__sync_fetch_and_and(&entry->ended, ~gone);
 }
 
+/* Moves a number forward from what it was, also where other CPUs do so at the same time: if one that is late
+ * moved it back, the flow would have no end. */
+static __always_inline void advance(__u32 *number, __u32 from, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 found = __sync_val_compare_and_swap(number, from, to);
+
+		if (found == from || (__s32)(to - found) <= 0)
+			return;
+		from = found;
+	}
+}
+
 /* Notes what the segment in hand sends, and whether it ends the flow: only with the numbers of what is
  * in flight, as its receiver would believe it (RFC 5961 section 3.2), and as hard to guess. */
 static __always_inline void note_sent(struct packet_flow *entry, const struct shown *shown)
@@ -62,8 +75,14 @@ static __always_inline void note_sent(struct packet_flow *entry, const struct sh
 	__s32 gap = shown->seq - next;
 
 	entry->last_ns = bpf_ktime_get_coarse_ns();
-	if (gap <= GAP_MAX && (__s32)(end - next) > 0)
-		*shown->next = end;
+	if (gap <= GAP_MAX && (__s32)(end - next) > 0) {
+		advance(shown->next, next, end);
+		if (shown->flags & TCP_FIN && gap > 0)
+			__sync_fetch_and_or(&entry->ended, PACKET_FIN_AHEAD(shown->fin));
+		else if (entry->ended & PACKET_FIN_AHEAD(shown->fin))
+			/* Nothing is behind a FIN. */
+			__sync_fetch_and_and(&entry->ended, ~PACKET_FIN_AHEAD(shown->fin));
+	}
 	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_PROBED))
 		note_sign_of_life(entry, shown);
 	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked) {
@@ -83,11 +102,20 @@ static __always_inline void note_sent(struct packet_flow *entry, const struct sh
  * guess that too. */
 static __always_inline void note_acked(__u32 *acked, __u16 *wraps, __u32 next, __u32 first, __u32 ack)
 {
-	if (ack - *acked > next - *acked)
+	__u32 from = *acked;
+
+	if (ack - from > next - from)
 		return;
-	if (ack - first < *acked - first)
+	if (ack - first < from - first)
 		*wraps += 1;
-	*acked = ack;
+	advance(acked, from, ack);
+}
+
+/* Has a FIN that came too early count: of who has sent up to `next`, all of which is acknowledged. */
+static __always_inline void note_fin(struct packet_flow *entry, __u32 fin, __u32 acked, __u32 next)
+{
+	if (entry->ended & PACKET_FIN_AHEAD(fin) && acked == next)
+		__sync_fetch_and_or(&entry->ended, fin);
 }
 
 /* Sequence numbers that the segment takes whose TCP header of `bytes` bytes is at `at`. */
@@ -128,9 +156,11 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	shown.fin = PACKET_FIN_CLIENT;
 	shown.probed = PACKET_PROBED_CLIENT;
 	note_sent(entry, &shown);
-	if (how.flags & TCP_ACK)
+	if (how.flags & TCP_ACK) {
 		note_acked(&entry->client_ack, &entry->client_wraps, entry->server_next,
 			   entry->node_isn + 1, how.former_ack);
+		note_fin(entry, PACKET_FIN_SERVER, entry->client_ack, entry->server_next);
+	}
 	return PASS;
 }
 
@@ -706,9 +736,11 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	shown.fin = PACKET_FIN_SERVER;
 	shown.probed = PACKET_PROBED_SERVER;
 	note_sent(entry, &shown);
-	if (how.flags & TCP_ACK)
+	if (how.flags & TCP_ACK) {
 		note_acked(&entry->server_ack, &entry->server_wraps, entry->client_next,
 			   entry->client_isn + 1, how.former_ack);
+		note_fin(entry, PACKET_FIN_CLIENT, entry->server_ack, entry->client_next);
+	}
 	return NEXT;
 }
 

@@ -329,6 +329,9 @@ struct packet_flow {
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
 #define PACKET_FINS (PACKET_FIN_CLIENT | PACKET_FIN_SERVER)
+/* A FIN that came before bytes in front of it, which pass on another CPU: it counts once its receiver
+ * has acknowledged it. */
+#define PACKET_FIN_AHEAD(fin) ((fin) << 5)
 #define PACKET_RESET 4
 /* The node has probed the end, and it has not answered. */
 #define PACKET_PROBED_CLIENT 8

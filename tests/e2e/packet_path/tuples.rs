@@ -157,8 +157,8 @@ fn leaves_time_wait(network: &Network) {
             pair.check();
             let after = counters();
             pair.close_client_first();
-            assert_eq!(after[0], taken + 1, "on the packet path");
-            after[1] == renewed + 1 && after[2] == resent
+            // A SYN is forwarded while the programs have not seen that the former flow has ended.
+            after == [taken + 1, renewed + 1, resent]
         };
         assert!((0..5).any(&mut opens_at_once), "{family}");
     }
@@ -228,15 +228,19 @@ fn servers_that_stay_in_time_wait_get_few_syns() {
     server
         .sysctl("net.ipv4.tcp_rfc1337", "1")
         .expect("a setting");
-    let (_node, listener) = ready(&network);
+    let listener = listen(network.server(), PORT);
+    // The client's SYN, and those after 1, 2 and 3 s.
+    let config = format!("{CONFIG}[defaults.timeouts]\nconnect = \"4s\"\n");
+    let node = start_relaying_in(network.node(0), &config);
+    until_ready(&network, &node, &listener);
     let [source, to] = leave_time_wait(&network, Family::V4, &listener, 20_000);
     let syns = ("input", "tcp flags & (syn | ack) == syn counter");
     firewall(server, "syns", &[syns]);
     let mut client = dial_from(network.client(), source, to).expect("the node answers");
     let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
     assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-    // The client's and two by the timer, and one behind the reset after each.
+    // One behind the reset after each.
     let counted = firewall_text(server, "syns");
-    let is_few = (2..=6).any(|number| counted.contains(&format!("packets {number} ")));
+    let is_few = (2..=8).any(|number| counted.contains(&format!("packets {number} ")));
     assert!(is_few, "{counted}");
 }

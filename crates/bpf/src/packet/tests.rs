@@ -430,6 +430,10 @@ fn assert_counted(
     let next = if is_end { behind } else { next };
     assert_eq!(sent[1], (sent[0].0, next), "{segment:?}, gap {gap}");
     let is_reset = reset && within(seq, sent[0]);
-    let expected = if is_end { end } else { 0 } | if is_reset { RESET } else { 0 };
+    // It counts once it is acknowledged.
+    let is_ahead = fin && is_more && (1..=GAP_MAX).contains(&gap);
+    let flags = [(is_end, end), (is_ahead, end << 5), (is_reset, RESET)];
+    let flags = flags.iter().filter(|(is_set, _)| *is_set);
+    let expected = flags.fold(0, |all, (_, flag)| all | flag);
     assert_eq!(after.ended, expected, "{segment:?}, gap {gap}");
 }
