@@ -106,8 +106,11 @@ fn program(message: &Value) -> Option<Program> {
     message["profile"]["test"].as_bool().filter(|test| *test)?;
     let package = Path::new(text(message, "manifest_path")?).parent()?;
     let target = text(&message["target"], "name")?;
+    // As `path+file:///src/crates/lab#posthaste-lab@0.1.0`: a checkout may have any name.
+    let (_, id) = text(message, "package_id")?.rsplit_once('#')?;
+    let (name, _) = id.split_once('@')?;
     Some(Program {
-        name: format!("{}/{target}", package.file_name()?.to_str()?),
+        name: format!("{name}/{target}"),
         file,
         package: package.to_owned(),
     })
@@ -144,11 +147,12 @@ mod tests {
         let message = |test: bool| {
             serde_json::json!({
                 "reason": "compiler-artifact", "manifest_path": "/src/crates/lab/Cargo.toml",
+                "package_id": "path+file:///src/crates/lab#posthaste-lab@0.1.0",
                 "target": {"name": "e2e"}, "profile": {"test": test}, "executable": "/target/e2e-1",
             })
         };
         let found = program(&message(true)).unwrap();
-        assert_eq!(found.name, "lab/e2e");
+        assert_eq!(found.name, "posthaste-lab/e2e");
         assert_eq!(found.package, Path::new("/src/crates/lab"));
         assert!(program(&message(false)).is_none());
         assert!(program(&serde_json::json!({"reason": "build-finished"})).is_none());

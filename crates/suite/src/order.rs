@@ -41,8 +41,10 @@ mod tests {
 
     #[test]
     fn times_of_a_file() {
-        let read = times("ms\tcpu_ms\ttest\n1200\t30\tlab/e2e a::b\n7\t7\tlab/e2e c\n");
+        let read = times(
+            "ms\tcpu_ms\ttest\n1200\t30\tposthaste-lab/e2e a::b\n7\t7\tposthaste-lab/e2e c\n",
+        );
         assert_eq!(read.len(), 2);
-        assert_eq!(read["lab/e2e a::b"], 1200);
+        assert_eq!(read["posthaste-lab/e2e a::b"], 1200);
     }
 }
