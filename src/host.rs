@@ -66,8 +66,8 @@ pub(crate) fn install(config: &Config) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Removes everything of a node: rules, routes, tc filters, and every TCP socket with its mark, so
-/// that no TIME_WAIT socket swallows a later flow.
+/// Removes everything of a node: rules, routes, tc filters, the file of its hand-over socket, and every
+/// TCP socket with its mark, so that no TIME_WAIT socket swallows a later flow.
 ///
 /// The caller holds the [`Claim`] on this network namespace. Every part is tried; the first
 /// failure is returned at the end.
@@ -76,6 +76,8 @@ pub(crate) fn remove(wanted: &Transparent) -> anyhow::Result<Report> {
     let routing = routing::remove(&mut report);
     let filters = filters::remove(&mut report);
     let sockets = sockets::destroy(wanted.socket_mark);
+    // A node that has ended in order has removed it.
+    let _ = std::fs::remove_file(handover_socket()?);
     routing?;
     filters?;
     let sockets = sockets?;
@@ -104,7 +106,6 @@ pub(crate) fn leave(
     }
     // The claim goes even if this fails, since the node ends in any case.
     let removed = remove(wanted);
-    let _ = std::fs::remove_file(handover_socket()?);
     claim.remove_file();
     removed
 }

@@ -59,7 +59,7 @@ pub(crate) fn assert_nothing_left(host: &Namespace) {
                 .into_iter()
                 .filter(|socket| !is_scrape(socket)),
         );
-        left.extend(claim(host).map(|path| path.display().to_string()));
+        left.extend(claim(host).iter().map(|path| path.display().to_string()));
         left.is_empty()
     });
     assert!(clean.is_ok(), "left behind: {left:#?}");
@@ -128,10 +128,11 @@ fn filters_at(host: &Namespace, interface: &str) -> Vec<String> {
         .collect()
 }
 
-/// The lock file of the node in a namespace, if there is one.
-fn claim(host: &Namespace) -> Option<PathBuf> {
-    let path = Path::new(CLAIMS).join(format!("netns-{}.lock", inode(host)));
-    path.exists().then_some(path)
+/// The files of the node in a namespace: its lock, and the socket of its hand-over.
+fn claim(host: &Namespace) -> Vec<PathBuf> {
+    let name = |end| format!("netns-{}.{end}", inode(host));
+    let paths = ["lock", "handover"].map(|end| Path::new(CLAIMS).join(name(end)));
+    paths.into_iter().filter(|path| path.exists()).collect()
 }
 
 fn inode(host: &Namespace) -> u64 {
