@@ -368,16 +368,16 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->node_isn = made->client_ack - 1;
 	made->client_isn = made->server_ack - 1;
 	/* What is in flight fits into the receiver's window. */
-	made->server_next = server->edge + server->delta;
-	made->client_next = client->edge + client->delta;
+	made->server_next = made->server_edge = server->edge + server->delta;
+	made->client_next = made->client_edge = client->edge + client->delta;
 	made->was_relayed = made->is_long = true;
 	if (client->has_fin) {
 		made->ended |= PACKET_FIN_CLIENT;
-		made->client_next = client->fin + 1 + client->delta;
+		made->client_fin = client->fin + 1 + client->delta;
 	}
 	if (server->has_fin) {
 		made->ended |= PACKET_FIN_SERVER;
-		made->server_next = server->fin + 1 + server->delta;
+		made->server_fin = server->fin + 1 + server->delta;
 	}
 	if (pair->reset)
 		made->ended |= PACKET_RESET;

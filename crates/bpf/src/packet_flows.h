@@ -41,7 +41,7 @@ static __always_inline bool has_closed(const struct packet_flow *entry)
 {
 	return entry->ended & PACKET_RESET ||
 	       ((entry->ended & PACKET_FINS) == PACKET_FINS &&
-		entry->client_ack == entry->server_next && entry->server_ack == entry->client_next);
+		entry->client_ack == entry->server_fin && entry->server_ack == entry->client_fin);
 }
 
 /* The clients' ports of all flows. Segments of servers have other ones, mostly, and are not looked up where

@@ -30,13 +30,15 @@
 /* What a segment shows of its sender, in its receiver's view. */
 struct shown {
 	__u32 acked; /* by the receiver */
+	__u32 edge; /* of the window that the receiver has granted */
 	__u32 *next; /* behind what was sent */
+	__u32 *fin; /* behind the FIN */
 	__u32 *newest; /* TSval that was sent */
 	__u32 seq;
 	__u32 bytes; /* of sequence numbers */
 	__u32 ts;    /* TSval; 0: none */
 	__u8 flags;
-	__u8 fin; /* PACKET_FIN_* of the sender */
+	__u8 end; /* PACKET_FIN_* of the sender */
 	__u8 probed; /* PACKET_PROBED_* of the sender */
 };
 
@@ -67,29 +69,34 @@ static __always_inline void advance(__u32 *number, __u32 from, __u32 to)
 	}
 }
 
+/* Notes up to where a segment sends that has new bytes within the window of its receiver. The CPUs carry them in
+ * any order: what is in front may be noted later. */
+static __always_inline void note_bytes(struct packet_flow *entry, const struct shown *shown, __u32 next)
+{
+	__u32 end = shown->seq + shown->bytes;
+
+	if (end - shown->acked > shown->edge - shown->acked + GAP_MAX)
+		return;
+	if ((__s32)(end - next) > 0)
+		advance(shown->next, next, end);
+	/* One that is acknowledged is right, and so the only one. */
+	if (shown->flags & TCP_FIN && (!(entry->ended & shown->end) || *shown->fin != shown->acked)) {
+		*shown->fin = end;
+		__sync_fetch_and_or(&entry->ended, shown->end);
+	}
+}
+
 /* Notes what the segment in hand sends, and whether it ends the flow: only with the numbers of what is
  * in flight, as its receiver would believe it (RFC 5961 section 3.2), and as hard to guess. */
 static __always_inline void note_sent(struct packet_flow *entry, const struct shown *shown)
 {
-	__u32 next = *shown->next, end = shown->seq + shown->bytes;
-	__s32 gap = shown->seq - next;
+	__u32 next = *shown->next;
 
 	entry->last_ns = bpf_ktime_get_coarse_ns();
-	if (gap <= GAP_MAX && (__s32)(end - next) > 0) {
-		advance(shown->next, next, end);
-		if (shown->flags & TCP_FIN && gap > 0)
-			__sync_fetch_and_or(&entry->ended, PACKET_FIN_AHEAD(shown->fin));
-		else if (entry->ended & PACKET_FIN_AHEAD(shown->fin))
-			/* Nothing is behind a FIN. */
-			__sync_fetch_and_and(&entry->ended, ~PACKET_FIN_AHEAD(shown->fin));
-	}
+	if (shown->bytes)
+		note_bytes(entry, shown, next);
 	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_PROBED))
 		note_sign_of_life(entry, shown);
-	if (shown->flags & TCP_FIN && gap <= 0 && end - shown->acked <= *shown->next - shown->acked) {
-		/* What seemed to be ahead of it was not sent, or the window of a flow that was relayed. */
-		*shown->next = end;
-		__sync_fetch_and_or(&entry->ended, shown->fin);
-	}
 	if (shown->seq - shown->acked > next - shown->acked)
 		return;
 	if (shown->flags & TCP_RST)
@@ -98,24 +105,30 @@ static __always_inline void note_sent(struct packet_flow *entry, const struct sh
 		*shown->newest = shown->ts;
 }
 
-/* Notes what a segment acknowledges: nothing that was not sent, so who does not see the flow has to
- * guess that too. */
-static __always_inline void note_acked(__u32 *acked, __u16 *wraps, __u32 next, __u32 first, __u32 ack)
-{
-	__u32 from = *acked;
+/* What a segment shows of the other end, which receives it, in its sender's view. */
+struct granted {
+	__u32 *acked;
+	__u32 *edge;
+	__u16 *wraps;
+	__u32 next; /* behind what the other end has sent */
+	__u32 first; /* its first number */
+	__u32 ack;
+	__u32 window; /* in bytes */
+};
 
-	if (ack - from > next - from)
+/* Notes what a segment acknowledges, and how much more it grants: nothing that was not sent, so who does not see
+ * the flow has to guess that too. */
+static __always_inline void note_acked(const struct granted *granted)
+{
+	__u32 from = *granted->acked, ack = granted->ack;
+
+	if (ack - from > granted->next - from)
 		return;
-	if (ack - first < from - first)
-		*wraps += 1;
-	advance(acked, from, ack);
-}
-
-/* Has a FIN that came too early count: of who has sent up to `next`, all of which is acknowledged. */
-static __always_inline void note_fin(struct packet_flow *entry, __u32 fin, __u32 acked, __u32 next)
-{
-	if (entry->ended & PACKET_FIN_AHEAD(fin) && acked == next)
-		__sync_fetch_and_or(&entry->ended, fin);
+	if ((__s32)(ack + granted->window - *granted->edge) > 0)
+		*granted->edge = ack + granted->window;
+	if (ack - granted->first < from - granted->first)
+		*granted->wraps += 1;
+	advance(granted->acked, from, ack);
 }
 
 /* Sequence numbers that the segment takes whose TCP header of `bytes` bytes is at `at`. */
@@ -129,6 +142,7 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	struct granted granted;
 	struct shown shown;
 
 	if (!entry || !scratch)
@@ -147,19 +161,26 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 		return DROP;
 	mark_carried(skb);
 	shown.acked = entry->server_ack;
+	shown.edge = entry->client_edge;
 	shown.next = &entry->client_next;
+	shown.fin = &entry->client_fin;
 	shown.newest = &entry->client_ts;
 	shown.ts = how.former_ts;
 	shown.seq = how.former_seq + entry->client_seq_delta;
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
-	shown.fin = PACKET_FIN_CLIENT;
+	shown.end = PACKET_FIN_CLIENT;
 	shown.probed = PACKET_PROBED_CLIENT;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK) {
-		note_acked(&entry->client_ack, &entry->client_wraps, entry->server_next,
-			   entry->node_isn + 1, how.former_ack);
-		note_fin(entry, PACKET_FIN_SERVER, entry->client_ack, entry->server_next);
+		granted.acked = &entry->client_ack;
+		granted.edge = &entry->server_edge;
+		granted.wraps = &entry->client_wraps;
+		granted.next = entry->server_next;
+		granted.first = entry->node_isn + 1;
+		granted.ack = how.former_ack;
+		granted.window = how.former_window << entry->client_shift;
+		note_acked(&granted);
 	}
 	return PASS;
 }
@@ -711,6 +732,7 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
+	struct granted granted;
 	struct shown shown;
 
 	if (!entry || !scratch)
@@ -727,19 +749,26 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 		return DROP;
 	mark_carried(skb);
 	shown.acked = entry->client_ack;
+	shown.edge = entry->server_edge;
 	shown.next = &entry->server_next;
+	shown.fin = &entry->server_fin;
 	shown.newest = &entry->node_ts;
 	shown.ts = how.former_ts ? how.former_ts + entry->ts_delta : 0;
 	shown.seq = how.former_seq + entry->seq_delta;
 	shown.bytes = numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
-	shown.fin = PACKET_FIN_SERVER;
+	shown.end = PACKET_FIN_SERVER;
 	shown.probed = PACKET_PROBED_SERVER;
 	note_sent(entry, &shown);
 	if (how.flags & TCP_ACK) {
-		note_acked(&entry->server_ack, &entry->server_wraps, entry->client_next,
-			   entry->client_isn + 1, how.former_ack);
-		note_fin(entry, PACKET_FIN_CLIENT, entry->server_ack, entry->client_next);
+		granted.acked = &entry->server_ack;
+		granted.edge = &entry->client_edge;
+		granted.wraps = &entry->server_wraps;
+		granted.next = entry->client_next;
+		granted.first = entry->client_isn + 1;
+		granted.ack = how.former_ack;
+		granted.window = how.former_window << how.widen;
+		note_acked(&granted);
 	}
 	return NEXT;
 }

@@ -55,8 +55,8 @@ SETTING(setting_budget);
 SETTING(setting_reserve);
 SETTING(setting_prefix_budget);
 
-/* Bytes by which a segment may be ahead of what its sender has sent, or behind. Who does not see the flow
- * has to guess its numbers; what is lost before this host is sent again, and closes the gap. */
+/* Bytes by which a segment may be outside of the window of its receiver, as this host knows it, and still be the
+ * sender's. Who does not see the flow has to guess its numbers. */
 #define GAP_MAX (1 << 18)
 
 /* The options of a segment, and where they are in its header; 0: nowhere. */

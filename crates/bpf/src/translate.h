@@ -51,6 +51,7 @@ struct translation {
 	/* The values before the translation. */
 	__u32 former_seq;
 	__u32 former_ack;
+	__u32 former_window; /* as in the header */
 	__u32 former_ts; /* TSval; 0: none */
 	__u32 flags; /* byte 13 of the header */
 };
@@ -226,6 +227,7 @@ static __always_inline bool translate_plain(struct __sk_buff *skb, __u32 at, __u
 	how->former_seq = bpf_ntohl(words[1]);
 	how->former_ack = bpf_ntohl(words[2]);
 	how->former_ts = bpf_ntohl(words[6]);
+	how->former_window = bpf_ntohl(words[3]) & 0xffff;
 	how->flags = bpf_ntohl(words[3]) >> 16 & 0xff;
 	diff = translate_words(words, stamped, how);
 	/* One call for all: what lies between is written as it was. */
@@ -251,7 +253,8 @@ static __always_inline bool translate_any(struct __sk_buff *skb, __u32 at, __u32
 	add_number(header->after + TCP_SEQ_AT, how->seq);
 	if (how->flags & TCP_ACK)
 		add_number(header->after + TCP_ACK_AT, how->ack);
-	window = scaled((__u32)header->after[14] << 8 | header->after[15], how);
+	how->former_window = (__u32)header->after[14] << 8 | header->after[15];
+	window = scaled(how->former_window, how);
 	header->after[14] = window >> 8;
 	header->after[15] = window;
 	bpf_loop(TCP_OPTIONS_MAX, translate_option, how, 0);

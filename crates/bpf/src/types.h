@@ -274,12 +274,16 @@ struct packet_flow {
 	__u32 client_ts;  /* the client's newest */
 	__u32 held_next;  /* the sequence number that joins on to what is held */
 	__u32 held;       /* segments held */
-	/* What each has acknowledged, and the number behind all that the other has sent, both in its own
-	 * view. */
+	/* What each has acknowledged; of the other, in the same view, the number behind all that it has
+	 * sent, the right edge of the window that it was granted, and the number behind its FIN. */
 	__u32 client_ack;
 	__u32 server_next;
+	__u32 server_edge;
+	__u32 server_fin;
 	__u32 server_ack;
 	__u32 client_next;
+	__u32 client_edge;
+	__u32 client_fin;
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_PROBED_* */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
@@ -329,9 +333,6 @@ struct packet_flow {
 #define PACKET_FIN_CLIENT 1
 #define PACKET_FIN_SERVER 2
 #define PACKET_FINS (PACKET_FIN_CLIENT | PACKET_FIN_SERVER)
-/* A FIN that came before bytes in front of it, which pass on another CPU: it counts once its receiver
- * has acknowledged it. */
-#define PACKET_FIN_AHEAD(fin) ((fin) << 5)
 #define PACKET_RESET 4
 /* The node has probed the end, and it has not answered. */
 #define PACKET_PROBED_CLIENT 8

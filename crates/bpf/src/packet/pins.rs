@@ -28,7 +28,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-18";
+const LAYOUT: &str = "packets-19";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// The name of the program that sends for flows, and probes the ends of quiet ones.

@@ -15,6 +15,7 @@ use crate::sys;
 
 use super::{CONTEXT_WORDS, Patience, program};
 
+mod ends;
 mod numbers;
 mod reference;
 mod shapes;
@@ -32,7 +33,7 @@ const IFINDEX: u32 = 1;
 /// `PACKET_RESET`
 const RESET: u32 = 4;
 /// As in the programs.
-const GAP_MAX: i32 = 1 << 18;
+const GAP_MAX: u32 = 1 << 18;
 const CASES: usize = 20_000;
 /// The word of `struct __sk_buff`, and the marks: all settings are 1.
 const MARK: usize = 2;
@@ -234,6 +235,8 @@ fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
         server_next: number(rng),
         server_ack: number(rng),
         client_next: number(rng),
+        client_edge: number(rng),
+        server_edge: number(rng),
         out_ifindex: IFINDEX,
         granted: [0, WINDOW_SCALE][rng.below(2_usize)],
         client_shift: shift(rng),
@@ -296,21 +299,25 @@ fn random_segments_are_translated_as_by_the_reference() {
                 }
             };
             let seq = segment.seq.wrapping_add(shift(&entry, out).seq);
-            let sent =
-                [seq, seq, segment.ack, segment.ack].map(|number| number.wrapping_add(near()));
+            let sent = [seq, seq, seq, segment.ack, segment.ack, segment.ack]
+                .map(|number| number.wrapping_add(near()));
             let numbers = if out {
                 [
                     &mut entry.client_ack,
                     &mut entry.server_next,
+                    &mut entry.server_edge,
                     &mut entry.server_ack,
                     &mut entry.client_next,
+                    &mut entry.client_edge,
                 ]
             } else {
                 [
                     &mut entry.server_ack,
                     &mut entry.client_next,
+                    &mut entry.client_edge,
                     &mut entry.client_ack,
                     &mut entry.server_next,
+                    &mut entry.server_edge,
                 ]
             };
             for (number, sent) in numbers.into_iter().zip(sent) {
@@ -376,6 +383,65 @@ fn errors_quote_the_clients_numbers() {
     }
 }
 
+/// What a flow knows of one direction: up to where its receiver has acknowledged it, its sender has sent it, the
+/// window reaches, and the number behind a FIN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Direction {
+    acked: u32,
+    next: u32,
+    edge: u32,
+    fin: u32,
+}
+
+impl Direction {
+    fn of_client(flow: &types::packet_flow) -> Self {
+        Self {
+            acked: flow.server_ack,
+            next: flow.client_next,
+            edge: flow.client_edge,
+            fin: flow.client_fin,
+        }
+    }
+
+    fn of_server(flow: &types::packet_flow) -> Self {
+        Self {
+            acked: flow.client_ack,
+            next: flow.server_next,
+            edge: flow.server_edge,
+            fin: flow.server_fin,
+        }
+    }
+
+    /// Whether a number is in what is in flight.
+    fn has(&self, number: u32) -> bool {
+        number.wrapping_sub(self.acked) <= self.next.wrapping_sub(self.acked)
+    }
+
+    /// Whether bytes before `end` fit into the window.
+    fn admits(&self, end: u32) -> bool {
+        let window = self.edge.wrapping_sub(self.acked);
+        end.wrapping_sub(self.acked) <= window.wrapping_add(GAP_MAX)
+    }
+
+    /// After its receiver has acknowledged `ack` and granted a window.
+    fn acknowledged(self, ack: u32, window: u32) -> Self {
+        Self {
+            acked: ack,
+            edge: later(self.edge, ack.wrapping_add(window)),
+            ..self
+        }
+    }
+}
+
+/// The later of two numbers.
+fn later(one: u32, other: u32) -> u32 {
+    if other.wrapping_sub(one).cast_signed() > 0 {
+        other
+    } else {
+        one
+    }
+}
+
 /// What the other end has acknowledged is counted, and ends are noted, if the numbers fit what is in
 /// flight.
 fn assert_counted(
@@ -384,15 +450,14 @@ fn assert_counted(
     segment: &Segment,
     out: bool,
 ) {
-    // The sender's own direction, and the one that it acknowledges: what is acknowledged, and the end
-    // of what was sent, both before and after.
-    let client = |flow: &types::packet_flow| (flow.server_ack, flow.client_next);
-    let server = |flow: &types::packet_flow| (flow.client_ack, flow.server_next);
-    let (sent, other, wraps, end) = if out {
+    let (client, server) = (Direction::of_client, Direction::of_server);
+    // The sender's own direction, and the one that it acknowledges.
+    let (sent, other, wraps, window_shift, end) = if out {
         (
             [server(before), server(after)],
             [client(before), client(after)],
             [before.client_isn, after.server_wraps.into()],
+            shift(before, out).widen,
             2,
         )
     } else {
@@ -400,40 +465,36 @@ fn assert_counted(
             [client(before), client(after)],
             [server(before), server(after)],
             [before.node_isn, after.client_wraps.into()],
+            before.client_shift,
             1,
         )
     };
     let [fin, reset, acknowledges] = [1, 4, 16].map(|flag| segment.flags & flag != 0);
-    let within = |number: u32, (acked, next): (u32, u32)| {
-        number.wrapping_sub(acked) <= next.wrapping_sub(acked)
+    let expected = if acknowledges && other[0].has(segment.ack) {
+        other[0].acknowledged(segment.ack, u32::from(segment.window) << window_shift)
+    } else {
+        other[0]
     };
-    let is_new = acknowledges && within(segment.ack, other[0]);
-    let acked = if is_new { segment.ack } else { other[0].0 };
-    assert_eq!(other[1], (acked, other[0].1), "{segment:?}");
+    assert_eq!(other[1], expected, "{segment:?}");
     let [isn, wraps] = wraps;
     let from_first = |number: u32| number.wrapping_sub(isn).wrapping_sub(1);
-    let wrapped = from_first(acked) < from_first(other[0].0);
+    let wrapped = from_first(expected.acked) < from_first(other[0].acked);
     assert_eq!(wraps, u32::from(wrapped), "{segment:?}");
 
     let seq = segment.seq.wrapping_add(shift(before, out).seq);
-    let length = u32::try_from(segment.payload.len()).unwrap();
-    let behind = seq.wrapping_add(length).wrapping_add(fin.into());
-    let gap = seq.wrapping_sub(sent[0].1).cast_signed();
-    let is_more = behind.wrapping_sub(sent[0].1).cast_signed() > 0;
-    let next = if gap <= GAP_MAX && is_more {
-        behind
-    } else {
-        sent[0].1
-    };
-    let is_end = fin && gap <= 0 && within(behind, (sent[0].0, next));
-    // Nothing is sent behind a FIN.
-    let next = if is_end { behind } else { next };
-    assert_eq!(sent[1], (sent[0].0, next), "{segment:?}, gap {gap}");
-    let is_reset = reset && within(seq, sent[0]);
-    // It counts once it is acknowledged.
-    let is_ahead = fin && is_more && (1..=GAP_MAX).contains(&gap);
-    let flags = [(is_end, end), (is_ahead, end << 5), (is_reset, RESET)];
+    let length = u32::try_from(segment.payload.len()).unwrap() + u32::from(fin);
+    let behind = seq.wrapping_add(length);
+    let mut expected = sent[0];
+    let is_noted = length > 0 && expected.admits(behind);
+    if is_noted {
+        expected.next = later(expected.next, behind);
+    }
+    if is_noted && fin {
+        expected.fin = behind;
+    }
+    assert_eq!(sent[1], expected, "{segment:?}");
+    let flags = [(is_noted && fin, end), (reset && sent[0].has(seq), RESET)];
     let flags = flags.iter().filter(|(is_set, _)| *is_set);
     let expected = flags.fold(0, |all, (_, flag)| all | flag);
-    assert_eq!(after.ended, expected, "{segment:?}, gap {gap}");
+    assert_eq!(after.ended, expected, "{segment:?}");
 }

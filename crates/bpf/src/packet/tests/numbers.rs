@@ -181,8 +181,8 @@ impl Case {
         if is_older || is_own_reset {
             may_leave.push(given.given_as(&given.segment));
         }
-        if !self.out && state == ACCEPTED && given.is_of_flow() {
-            // It opens the flow.
+        if !self.out && state == ACCEPTED && (given.is_of_flow() || given.is_reset()) {
+            // It opens the flow, or ends it.
             may_leave.push(given.given_as(&given.segment.translated(&shift(&self.entry, false))));
         }
         let refusal = Segment {

@@ -145,7 +145,8 @@ impl Segment {
         let pseudo = [&self.source[..], &self.destination, &length, &[0, 0, 0, 6]].concat();
         let mut check = checksum(&[pseudo, tcp.clone()].concat());
         if self.corrupted {
-            check = ones_complement_sum(&[check, 1]);
+            // One's complement has two zeros: which one a correction leaves is not specified.
+            check = ones_complement_sum(&[check, 1]) % 0xffff;
         }
         tcp[16..18].copy_from_slice(&check.to_be_bytes());
         tcp
