@@ -71,7 +71,7 @@ pub(crate) enum Reason {
     Unknown,
     /// The client was not observed to reach the destination.
     Client,
-    /// The destination sends more than a first window.
+    /// The destination sends more than a first window, or received a long upload.
     Long,
     /// It has not, so far.
     Short,

@@ -67,6 +67,7 @@ fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
         return answer("forward", Reason::Client);
     }
     let (path, reason) = match rule.data_path {
+        _ if known.receives => (left, Reason::Long),
         DataPath::Auto if known.is_long => ("socket", Reason::Long),
         DataPath::Auto => ("packet", Reason::Short),
         DataPath::Packet | DataPath::Socket => ("packet", Reason::Known),
@@ -109,6 +110,7 @@ mod tests {
             bad_for: None,
             learned: Some(Duration::from_secs(5)),
             is_long: false,
+            receives: false,
             is_admitted: true,
         }
     }
@@ -141,6 +143,10 @@ mod tests {
             is_long: true,
             ..known()
         };
+        let receives = PacketKnowledge {
+            receives: true,
+            ..known()
+        };
         let bad = PacketKnowledge {
             bad_for: Some(Duration::from_secs(9)),
             ..known()
@@ -154,6 +160,8 @@ mod tests {
         assert_chosen(auto, Some(bad), "socket", Reason::Bad);
         assert_chosen(packet, Some(is_long), "packet", Reason::Known);
         assert_chosen(auto, Some(is_long), "socket", Reason::Long);
+        assert_chosen(packet, Some(receives), "forward", Reason::Long);
+        assert_chosen(auto, Some(receives), "socket", Reason::Long);
         assert_chosen(auto, Some(known()), "packet", Reason::Short);
     }
 

@@ -36,9 +36,12 @@ mod reload;
 mod report;
 mod resend;
 mod segment_sizes;
+mod senders;
 mod syns;
 mod tuples;
 mod unlike;
+
+pub(crate) use ends::exchange_all;
 
 const CONFIG: &str = "[defaults]\ndata_path = \"packet\"\n";
 /// The same with little patience for servers.

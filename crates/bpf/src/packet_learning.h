@@ -258,6 +258,44 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
+/* Bytes of a client that show that it sends much. Its congestion control takes the time until it
+ * was answered for the round trip, and one that paces by it (BBR) is slow for ten seconds, if
+ * the server is further away. */
+#define SENT_MUCH 30000
+/* How long that is expected of clients of the destination. */
+#define RECEIVED_NS (24 * 3600 * 1000000000ull)
+
+static __always_inline bool sends_much(const struct packet_flow *entry, __u32 next)
+{
+	__u32 sent = next - entry->client_isn - 1;
+
+	/* As for long answers. */
+	return sent > SENT_MUCH && sent - SENT_MUCH < GAP_MAX;
+}
+
+static __always_inline bool receives_much(const struct packet_profile *profile, __u64 now)
+{
+	return profile->received_ns && now - profile->received_ns < RECEIVED_NS;
+}
+
+GLOBAL int note_sender(const struct packet_key *key, struct packet_flow *entry)
+{
+	struct packet_profile *profile;
+	struct destination service;
+	struct flow flow;
+
+	if (!key || !entry)
+		return 0;
+	entry->is_sender = true;
+	flow = flow_of(key, entry->turned);
+	service = service_of(&flow);
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
+	if (profile)
+		profile->received_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+
 /* A segment of the server, of a flow that learns. */
 GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
 {
@@ -337,8 +375,10 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	service = *of;
 	offered = entry->promised;
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (profile)
+	if (profile) {
 		made.bad_until_ns = profile->bad_until_ns;
+		made.received_ns = profile->received_ns;
+	}
 	if (profile && is_valid(profile, now)) {
 		made = *profile;
 		made.tested &= ~offered;

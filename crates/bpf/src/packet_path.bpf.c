@@ -534,6 +534,9 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
+		/* By what came before: the segment in hand adds to it when it is translated. */
+		if (!entry->is_sender && sends_much(entry, entry->client_next))
+			note_sender(&view->key, entry);
 		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
 			return report_narrow(skb, entry, view->at);
 		verdict = translate_in(skb, entry, view->at, view->bytes);
@@ -575,10 +578,13 @@ static __always_inline int carry_in(struct __sk_buff *skb, struct view *view)
 	entry = bpf_map_lookup_elem(&packet_flows, &view->key);
 	if (!entry)
 		return NEXT;
-	if (entry->state == PACKET_LEARNING)
-		return view->turned == entry->turned && !(view->rare & RARE_PART) ?
-			       confirm(skb, &view->key, entry, view) :
-			       NEXT;
+	if (entry->state == PACKET_LEARNING) {
+		if (view->turned != entry->turned || view->rare & RARE_PART)
+			return NEXT;
+		if (entry->is_measured && !entry->is_sender && sends_much(entry, view->seq))
+			note_sender(&view->key, entry);
+		return confirm(skb, &view->key, entry, view);
+	}
 	if (view->turned != entry->turned)
 		/* The server's: translated where it leaves to the client. */
 		return PASS;

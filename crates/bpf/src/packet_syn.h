@@ -216,7 +216,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		count(STAT_PACKET_CLIENT);
 		return learn(&pkt->flow, again, true);
 	}
-	if (request & REQUEST_SHORT && profile->is_long)
+	if ((request & REQUEST_SHORT && profile->is_long) || receives_much(profile, now))
 		return leave(STAT_PACKET_LONG);
 	if (!returns(skb, pkt))
 		return leave(STAT_PACKET_CLIENT);

@@ -326,7 +326,7 @@ struct packet_flow {
 	__u32 of_server;
 	__u16 connect_cs; /* how long its server may take to answer, in 10 ms */
 	__u8 older;	 /* enum packet_older */
-	__u8 pad;
+	__u8 is_sender;	 /* its client has sent much */
 };
 /* The server grants shorter segments than the client was promised. */
 #define GRANTS_SHORT 8
@@ -354,6 +354,7 @@ struct packet_profile {
 	__u64 routed_ns; /* when */
 	__u32 answers_from; /* interface by which its SYN-ACK came */
 	__u32 pad;
+	__u64 received_ns; /* when a client had sent it much on one connection; 0: never */
 };
 
 /* What a client prefix has of the budgets of the packet path. */
@@ -570,7 +571,7 @@ enum step {
 	STAT(PACKET_ICMP, "packet_icmp_errors", \
 	     "ICMP errors whose quoted sequence number the packet path translated.") \
 	STAT(PACKET_LONG, "packet_long", \
-	     "SYNs to destinations whose answers are too long for the packet path.") \
+	     "SYNs to destinations whose answers, or what clients send them, are too long for the packet path.") \
 	STAT(PACKET_RESENT, "packet_resent", \
 	     "SYNs that the node sent again for clients that it had answered.") \
 	STAT(PACKET_PROBED, "packet_probed", \

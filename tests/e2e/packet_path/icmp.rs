@@ -20,9 +20,9 @@ fn narrow(host: &Namespace, interface: &str) {
         .expect("an interface has an MTU");
 }
 
-/// Bytes up and down of a connection.
+/// Bytes up and down of a connection. Behind an upload the packet path answers no more.
 type Sizes = (usize, usize);
-const BOTH_WAYS: [Sizes; 3] = [(14_000, 0), (200_000, 0), (0, 300_000)];
+const BOTH_WAYS: [Sizes; 3] = [(14_000, 0), (0, 300_000), (200_000, 0)];
 /// A veth device drops what it receives beyond its MTU, except where the sender left the cutting to
 /// it: behind a narrow one the client must not send full segments.
 const DOWN: [Sizes; 3] = [(1_000, 0), (0, 20_000), (0, 300_000)];

@@ -18,6 +18,9 @@ const RESET: u32 = 4;
 /// How long a profile is valid: `PROFILE_NS`.
 const PROFILE_VALID: Duration = Duration::from_mins(10);
 
+/// How long it counts that a destination received much: `RECEIVED_NS`.
+const RECEIVED_VALID: Duration = Duration::from_hours(24);
+
 /// Where a flow of the packet path is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketPhase {
@@ -62,6 +65,8 @@ pub struct PacketKnowledge {
     pub learned: Option<Duration>,
     /// Whether it has sent more than a first window on one connection.
     pub is_long: bool,
+    /// Whether a client has sent it much on one connection: its clients are not answered early.
+    pub receives: bool,
     /// Whether connections of the client with the destination were seen to pass this host as it is
     /// now. `false` without a client.
     pub is_admitted: bool,
@@ -165,12 +170,14 @@ fn value_of<T: Copy + layout::Structure>(map: &Map, key: &[u8]) -> Result<Option
 
 fn of_profile(profile: &types::packet_profile, now: Duration) -> PacketKnowledge {
     let bad_until = Duration::from_nanos(profile.bad_until_ns);
-    let age = now.saturating_sub(Duration::from_nanos(profile.learned_ns));
+    let since = |then: u64| now.saturating_sub(Duration::from_nanos(then));
+    let age = since(profile.learned_ns);
     PacketKnowledge {
         bad_for: bad_until.checked_sub(now).filter(|left| !left.is_zero()),
         // Zero stands for never, and would be recent on a host that has just started.
         learned: (profile.learned_ns != 0 && age < PROFILE_VALID).then_some(age),
         is_long: profile.is_long != 0,
+        receives: profile.received_ns != 0 && since(profile.received_ns) < RECEIVED_VALID,
         is_admitted: false,
     }
 }
