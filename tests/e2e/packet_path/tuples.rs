@@ -4,22 +4,34 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use socket2::Socket;
 
 use super::forged::v4;
 use super::*;
-use crate::ends::{ORDERLY, carry, exchange};
-use crate::support::{close, deliver, dial_from};
+use crate::ends::{ORDERLY, exchange};
+use crate::support::{close, deliver};
 use crate::syn_options::raw::send_segment;
 
 /// Ports of the client that its connections use again and again.
 const PORTS: u16 = 40;
 const ROUNDS: usize = 30;
 
-/// Connects as soon as the client's former connection from this port allows it (TIME-WAIT).
-fn dial_again(network: &Network, source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+/// Connects with a socket that was prepared, as soon as the client's former connection from this port allows it
+/// (TIME-WAIT).
+fn dial_again(
+    network: &Network,
+    [source, to]: [SocketAddr; 2],
+    prepare: impl Fn(&Socket) -> io::Result<()> + Sync,
+) -> io::Result<TcpStream> {
     let mut last = None;
     until("a free port", || {
-        let dialled = dial_from(network.client(), source, to);
+        let dialled = dial_with(network.client(), to, |socket| {
+            prepare(socket)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&source.into())
+        });
         let waits = errno(&dialled) == Some(libc::EADDRNOTAVAIL);
         last = Some(dialled);
         !waits
@@ -33,7 +45,7 @@ fn open_from(
     to: SocketAddr,
     listener: &TcpListener,
 ) -> Pair {
-    Pair::of(dial_again(network, source, to), listener)
+    Pair::of(dial_again(network, [source, to], |_| Ok(())), listener)
 }
 
 // promise: PK2
@@ -112,9 +124,13 @@ fn stale_promises_lose_no_byte() {
     }
 }
 
-/// What the client sends on its first connection from a port: more than its initial sequence number grows
-/// until the next one (a count each 64 ns), whose SYN is then an old segment for the server.
-const OLD_BYTES: usize = 200_000_000;
+/// Initial sequence numbers of a client's connections from a port: for a server in TIME-WAIT, the later one's SYN is
+/// an old segment.
+const ISNS: [u32; 2] = [1 << 30, 1 << 29];
+/// `TCP_SEND_QUEUE`
+const SEND_QUEUE: i32 = 2;
+/// `TCP_REPAIR_OFF_NO_WP`
+const OFF_WITHOUT_PROBE: i32 = -1;
 
 /// A network whose client sends no timestamps, by which a server in TIME-WAIT would know a new connection.
 fn without_timestamps() -> Network {
@@ -126,6 +142,32 @@ fn without_timestamps() -> Network {
     network
 }
 
+/// Connects with an initial sequence number, as soon as the former connection allows it.
+fn dial_at(network: &Network, ends: [SocketAddr; 2], isn: u32) -> io::Result<TcpStream> {
+    dial_again(network, ends, |socket| {
+        let repairs = [
+            (libc::TCP_REPAIR, 1),
+            (libc::TCP_REPAIR_QUEUE, SEND_QUEUE),
+            (libc::TCP_QUEUE_SEQ, isn.cast_signed()),
+            (libc::TCP_REPAIR, OFF_WITHOUT_PROBE),
+        ];
+        let mut set = repairs.iter();
+        set.try_for_each(|(name, value)| set_tcp_option(socket, *name, *value))
+    })
+}
+
+fn set_tcp_option(socket: &Socket, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the kernel reads four bytes of `value`, which lives through the call.
+    let result = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, value, 4)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// A connection that leaves its server in TIME-WAIT, and its client's address and port.
 fn leave_time_wait(
     network: &Network,
@@ -135,53 +177,49 @@ fn leave_time_wait(
 ) -> [SocketAddr; 2] {
     let source = (network.client_address(family), port).into();
     let to = target(network, family, listener);
-    let mut pair = open_from(network, source, to, listener);
-    carry(&mut pair.client, &mut pair.server, OLD_BYTES, 1);
+    let client = dial_at(network, [source, to], ISNS[0]);
+    let mut pair = Pair::of(client, listener);
+    pair.check();
     pair.close_server_first();
     [source, to]
 }
 
 /// A server in TIME-WAIT answers a SYN by an ACK if its number is old. The node resets what the server has, and
-/// sends the SYN again at once, not when its timer expires, which may happen on a busy machine. The older connection
-/// was there before the node, which answers no clients of a service that receives so much.
-fn leaves_time_wait(network: impl Fn() -> Network) {
+/// sends the SYN again at once, not when its timer expires, which may happen on a busy machine.
+fn leaves_time_wait(network: &Network) {
+    let (node, listener) = ready(network);
+    let names = ["packet_taken", "packet_renewed", "packet_resent"];
+    let counters = || names.map(|name| redirect(&node, name));
+    let mut ports = 20_000..;
     for family in Family::ALL {
-        let opens_at_once = |_| {
-            let network = network();
-            let listener = listen(network.server(), PORT);
-            let [source, to] = leave_time_wait(&network, family, &listener, 20_000);
-            let node = ready_on(&network, network.node(0), &listener);
-            let counters = || {
-                ["packet_taken", "packet_renewed", "packet_resent"]
-                    .map(|name| redirect(&node, name))
-            };
+        let mut opens_at_once = |_| {
+            let port = ports.next().expect("a port");
+            let ends = leave_time_wait(network, family, &listener, port);
             let [taken, renewed, resent] = counters();
-            let mut pair = open_from(&network, source, to, &listener);
+            let mut pair = Pair::of(dial_at(network, ends, ISNS[1]), &listener);
             pair.check();
             let after = counters();
             pair.close_client_first();
             assert_eq!(after[0], taken + 1, "on the packet path");
             after[1..] == [renewed + 1, resent]
         };
-        assert!((0..5).any(opens_at_once), "{family}");
+        assert!((0..5).any(&mut opens_at_once), "{family}");
     }
 }
 
 // promise: PK2
 #[test]
 fn servers_leave_time_wait_at_once() {
-    leaves_time_wait(without_timestamps);
+    leaves_time_wait(&without_timestamps());
 }
 
 // promise: PK2
 #[test]
 fn servers_leave_time_wait_behind_masquerading() {
-    leaves_time_wait(|| {
-        let network = without_timestamps();
-        firewall_script(network.node(0), MASQUERADE);
-        firewall_script(network.node(0), STRICT);
-        network
-    });
+    let network = without_timestamps();
+    firewall_script(network.node(0), MASQUERADE);
+    firewall_script(network.node(0), STRICT);
+    leaves_time_wait(&network);
 }
 
 // promise: PK2
@@ -210,7 +248,7 @@ fn late_segments_of_older_connections_reset_nothing() {
     let node = ready_on(&network, network.node(0), &listener);
     for (source, to, older) in older {
         let renewed = redirect(&node, "packet_renewed");
-        let mut client = dial_again(&network, source, to).expect("the node answers");
+        let mut client = dial_again(&network, [source, to], |_| Ok(())).expect("the node answers");
         until("the reset", || redirect(&node, "packet_renewed") > renewed);
         // It arrives before the answer to the new SYN.
         let [from, masqueraded] = [to, older.peer_addr().expect("its client")].map(v4);
@@ -236,12 +274,12 @@ fn servers_that_stay_in_time_wait_get_few_syns() {
     let listener = listen(network.server(), PORT);
     // The client's SYN, and those after 1, 2 and 3 s.
     let config = format!("{CONFIG}[defaults.timeouts]\nconnect = \"4s\"\n");
-    let [source, to] = leave_time_wait(&network, Family::V4, &listener, 20_000);
     let node = start_relaying_in(network.node(0), &config);
     until_ready(&network, &node, &listener);
+    let ends = leave_time_wait(&network, Family::V4, &listener, 20_000);
     let syns = ("input", "tcp flags & (syn | ack) == syn counter");
     firewall(server, "syns", &[syns]);
-    let mut client = dial_from(network.client(), source, to).expect("the node answers");
+    let mut client = dial_at(&network, ends, ISNS[1]).expect("the node answers");
     let error = uninterrupted(|| client.read(&mut [0])).expect_err("it is reset");
     assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
     // One behind the reset after each.
