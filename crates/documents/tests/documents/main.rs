@@ -7,6 +7,7 @@
 
 mod layers;
 mod links;
+mod maps;
 mod promises;
 mod tree;
 mod words;
