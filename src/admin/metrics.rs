@@ -111,7 +111,13 @@ fn family_help<'a>(family: &str, own: &'a str) -> &'a str {
 
 fn redirect(page: &mut Page, snapshot: &Snapshot) {
     for (name, help, value) in &snapshot.redirect {
-        page.single(&format!("redirect_{name}_total"), help, value);
+        match name.strip_suffix("_us") {
+            Some(name) => {
+                let seconds = *value as f64 / 1e6;
+                page.single(&format!("redirect_{name}_seconds_total"), help, seconds);
+            }
+            None => page.single(&format!("redirect_{name}_total"), help, value),
+        }
     }
     let help = "Whether flows are intercepted on an interface.";
     let attached = snapshot
@@ -147,7 +153,7 @@ mod tests {
                 denied: vec![("unauthorized", 3)],
                 rules: vec![rules::tests::tallied("all"), rules::tests::tallied("web")],
             },
-            redirect: vec![("events_lost", "SYNs lost.", 3)],
+            redirect: vec![("events_lost", "SYNs lost.", 3), ("saved_us", "Time.", 1500)],
             interfaces: vec![Interface::absent("a\"b")],
             guard: Guard {
                 pid: Some(77),
@@ -174,6 +180,8 @@ mod tests {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 (family, kind) = rest.split_once(' ').unwrap();
                 assert!(families.insert(family), "{family} repeats");
+                let is_base = |part: &str| !["us", "ms", "milliseconds"].contains(&part);
+                assert!(family.split('_').all(is_base), "{family} has another unit");
             } else if !line.starts_with('#') {
                 let (name, value) = line.rsplit_once(' ').unwrap();
                 let name = name.split('{').next().unwrap();
@@ -198,6 +206,7 @@ mod tests {
             "posthaste_relays_opened_total 13",
             "posthaste_relays_ended_total{outcome=\"finished\"} 7",
             "posthaste_redirect_events_lost_total 3",
+            "posthaste_redirect_saved_seconds_total 0.0015",
             "posthaste_redirect_attached{interface=\"a\\\"b\"} 0",
             "posthaste_link_up{peer=\"paris\"} 1",
             "posthaste_link_up{peer=\"rome\"} 0",

@@ -535,7 +535,7 @@ enum step {
 	STAT(BLOCKED, "blocked", "SYNs forwarded because this host drops packets of relays.") \
 	STAT(PACKET_TAKEN, "packet_taken", "SYNs answered by the packet path.") \
 	STAT(PACKET_SAVED, "packet_saved_us", \
-	     "Time by which flows of the packet path reached their servers earlier, in us.") \
+	     "Time by which flows of the packet path reached their servers earlier.") \
 	STAT(PACKET_LEARNING, "packet_learning", \
 	     "SYNs forwarded to learn what their destination grants.") \
 	STAT(PACKET_UNFIT, "packet_unfit", \
