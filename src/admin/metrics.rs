@@ -153,7 +153,10 @@ mod tests {
                 denied: vec![("unauthorized", 3)],
                 rules: vec![rules::tests::tallied("all"), rules::tests::tallied("web")],
             },
-            redirect: vec![("events_lost", "SYNs lost.", 3), ("saved_us", "Time.", 1500)],
+            redirect: vec![
+                ("events_lost", "SYNs lost.", 3),
+                ("saved_us", "Time.", 1500),
+            ],
             interfaces: vec![Interface::absent("a\"b")],
             guard: Guard {
                 pid: Some(77),

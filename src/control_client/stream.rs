@@ -2,7 +2,7 @@
 //! The stream to the controller: a non-blocking socket, TLS over it, and messages in that.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -64,6 +64,12 @@ impl Stream {
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// The address of this host by which the stream goes.
+    pub(super) fn own_ip(&self) -> Option<IpAddr> {
+        let own = self.socket.local_addr().ok()?.as_socket()?;
+        Some(own.ip().to_canonical())
     }
 
     /// What to wait for.

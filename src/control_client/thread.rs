@@ -11,7 +11,7 @@ use caps::Capability;
 use nix::poll::PollFd;
 use posthaste_control::follower::{Action, Event, Follower};
 use posthaste_control::identity::Identity;
-use posthaste_control::message::{Hello, PlanVersion, VERSION};
+use posthaste_control::message::{Hello, PlanVersion, ToController, VERSION};
 use posthaste_control::route_table::RouteTable;
 use posthaste_control::tls;
 use posthaste_daemon::http::{micros, millis};
@@ -256,7 +256,12 @@ impl Thread {
                 }
                 Err(error) => self.lose(&error),
             },
-            Action::Send(message) => {
+            Action::Send(mut message) => {
+                if let (ToController::Hello(hello), Some(stream)) = (&mut *message, &self.stream)
+                    && let Some(ip) = stream.own_ip()
+                {
+                    hello.reach_by(ip);
+                }
                 let sent = self.stream.as_mut().map(|stream| stream.send(&message));
                 if let Some(Err(error)) = sent {
                     self.lose(&error);

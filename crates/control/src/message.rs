@@ -4,7 +4,7 @@
 //!
 //! Times are microseconds, node numbers those of chain headers, both as in `docs/protocol.md`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,21 @@ pub struct Hello {
     pub reflectors: Vec<SocketAddr>,
     /// The plan that it follows.
     pub holds: Option<PlanVersion>,
+}
+
+impl Hello {
+    /// Others cannot reach what listens at all addresses by those: `ip`, from which the node sends this, takes their
+    /// place. What listens at all addresses of the other family is left out.
+    pub fn reach_by(&mut self, ip: IpAddr) {
+        let reached = |at: &mut SocketAddr| {
+            if at.ip().is_unspecified() && at.is_ipv4() == ip.is_ipv4() {
+                at.set_ip(ip);
+            }
+            !at.ip().is_unspecified()
+        };
+        self.listeners.retain_mut(reached);
+        self.reflectors.retain_mut(reached);
+    }
 }
 
 /// A node's report of the link to another.
@@ -233,4 +248,31 @@ pub struct Egress {
     /// How far they are from it, in microseconds and never 0, if it has them for being the nearest by
     /// measurement. Nothing where it has them by a table.
     pub rtt_us: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_all_interfaces_become_the_one_that_is_used() {
+        let sockets = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let mut hello = Hello {
+            version: VERSION,
+            number: 1,
+            software: String::new(),
+            exchange: [0; 32],
+            listeners: sockets(&["0.0.0.0:4480", "198.51.100.9:80", "[::]:4480"]),
+            reflectors: sockets(&["0.0.0.0:862"]),
+            holds: None,
+        };
+        hello.reach_by("192.0.2.1".parse().unwrap());
+        assert_eq!(
+            hello.listeners,
+            sockets(&["192.0.2.1:4480", "198.51.100.9:80"])
+        );
+        assert_eq!(hello.reflectors, sockets(&["192.0.2.1:862"]));
+    }
 }

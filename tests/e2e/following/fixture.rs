@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,7 +183,13 @@ impl Fixture {
         let [_, controller] = CONTROL[usize::from(self.hops == Family::V6)];
         let controller: IpAddr = controller.parse().expect("an address");
         let controller = SocketAddr::new(controller, STREAMS);
-        let listener = SocketAddr::new(self.address(number, self.hops), LISTENER_PORT);
+        let address = match (number, self.hops) {
+            // The others reach it by its address towards the controller.
+            (2, Family::V4) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            (2, Family::V6) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            _ => self.address(number, self.hops),
+        };
+        let listener = SocketAddr::new(address, LISTENER_PORT);
         let transparent = match number {
             1 => format!("[[rule]]\nname = \"servers\"\ndestinations = {SERVERS:?}\n"),
             _ => "[transparent]\nenabled = false\n".to_owned(),
