@@ -2,11 +2,9 @@
 //! Connections with fragmented segments: from a router with a small MTU and senders without DF
 //! (IPv4), and from translators between the families (IPv6).
 
-pub(crate) mod split;
-
 use std::thread;
 
-use posthaste_lab::link::Link;
+use posthaste_lab::link::{Link, split};
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network, TO_CLIENT, TO_SERVER};
 use posthaste_lab::node::Node;

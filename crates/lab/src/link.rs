@@ -13,6 +13,7 @@
 
 mod ferry;
 mod queue;
+pub mod split;
 
 use std::fs::File;
 use std::io;

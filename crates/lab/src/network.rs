@@ -230,6 +230,11 @@ impl Network {
         address(self.plan.line + index, Side::Right, family)
     }
 
+    /// The address of a node toward a host beside the line.
+    pub fn beside_address(&self, index: usize, family: Family) -> IpAddr {
+        address(self.plan.line + index, Side::Left, family)
+    }
+
     /// The congestion control of client and server.
     pub fn congestion(&self) -> &str {
         &self.congestion

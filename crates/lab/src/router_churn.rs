@@ -8,6 +8,8 @@
 //! record how it ended. The experiment fails when a connection ends differently with the node than
 //! without it, and neither a cut link nor the documented reset at the node's death explains it, or
 //! when a forbidden one passes.
+//!
+//! With `--path` the packets have a harder way instead of all these faults: see [`Path`].
 
 mod clients;
 mod ends;
@@ -71,6 +73,26 @@ impl DataPath {
     }
 }
 
+named! {
+    /// What the networks do to packets.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    enum Path {
+        /// Nothing; all faults happen
+        Plain = "plain",
+        /// The router's interfaces join segments to lists (`rx-gro-list`); no faults
+        Lists = "lists",
+        /// Both links fragment; no faults
+        Fragments = "fragments",
+        /// Three unlike servers share all addresses: one grants smaller segments and windows, and one,
+        /// which is rarely met, none of the options; no faults
+        Unlike = "unlike",
+        /// The clients move between two interfaces of the router
+        Moving = "moving",
+        /// Links lose everything for up to two seconds
+        Outages = "outages",
+    }
+}
+
 /// Arguments of `posthaste-lab router-churn`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -88,6 +110,9 @@ pub struct Args {
     /// How the node carries connections
     #[arg(long, value_enum, default_value_t = DataPath::Socket)]
     data_path: DataPath,
+    /// What the networks do to packets
+    #[arg(long, value_enum, default_value_t = Path::Plain)]
+    path: Path,
     /// Percentage of packets that each link loses in each direction; then counts are compared, as the
     /// networks do not lose the same packets
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
@@ -206,7 +231,7 @@ fn playing(clients: &[Clients; 2]) -> usize {
 /// Starts all connections, each in both networks, and faults between them. Returns the number of
 /// connections.
 fn dial_all(args: &Args, clients: &[Clients; 2], start: Instant, begin: impl Fn(Event)) -> u64 {
-    let events = plan::events(args.common.seed, args.connections, args.rate);
+    let events = plan::events(args.path, args.common.seed, args.connections, args.rate);
     let mut events = events.into_iter().peekable();
     let mut reported = Instant::now();
     for number in 0..args.connections {

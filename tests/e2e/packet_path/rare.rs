@@ -2,7 +2,8 @@
 //! Flows whose segments come in fragments, behind IP options or extension headers, or in chains: all of
 //! them are translated.
 
-use crate::fragments::split::{checksum, split};
+use posthaste_lab::link::split::{checksum, split};
+
 use crate::fragments::{both_ways, reassembled};
 use crate::support::{kernel_counter, run};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::ends::{self, End};
-use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT};
+use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT, UPLOAD_PORT};
 use super::testbed::Testbed;
 use crate::socket;
 
@@ -89,11 +89,13 @@ impl Clients {
             done: AtomicBool::new(false),
         });
         let mut threads = Vec::new();
-        let server = testbed.network.server();
-        for port in PORTS.into_iter().chain([DROPPED_PORT, REJECTED_PORT]) {
-            let listener = server.run_in(|| listen(port))?;
-            let shared = Arc::clone(&shared);
-            threads.push(server.spawn(move || accept_all(&listener, &shared))?);
+        for server in testbed.servers() {
+            let others = [UPLOAD_PORT, DROPPED_PORT, REJECTED_PORT];
+            for port in PORTS.into_iter().chain(others) {
+                let listener = server.run_in(|| listen(port))?;
+                let shared = Arc::clone(&shared);
+                threads.push(server.spawn(move || accept_all(&listener, &shared))?);
+            }
         }
         let (orders, inbox) = mpsc::channel();
         let clients = Arc::clone(&shared);

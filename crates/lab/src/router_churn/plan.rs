@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use super::Path;
 use crate::names::named;
 use crate::network::Family;
 use crate::rng::{Rng, scramble, shuffled};
@@ -16,6 +17,8 @@ pub(super) const SERVERS: u8 = 8;
 pub(super) const FORBIDDEN_SERVER: u8 = SERVERS + 1;
 /// Ports that servers listen on.
 pub(super) const PORTS: [u16; 3] = [80, 443, 8080];
+/// Another one, for all long uploads: a node answers no clients of services that receive much.
+pub(super) const UPLOAD_PORT: u16 = 873;
 /// A port without a listener, and two that the router forbids: one silently, one by a reset.
 /// Servers listen on these.
 const REFUSED_PORT: u16 = 82;
@@ -39,7 +42,7 @@ named! {
         ClientReset = "client resets",
         /// The server resets when it has everything.
         ServerReset = "server resets",
-        /// As the second, with up to 512 KiB in both directions.
+        /// As the second, with up to 512 KiB down, and half of them also up.
         Large = "large",
         /// As the second, with pauses of seconds.
         Slow = "slow",
@@ -118,18 +121,20 @@ impl Plan {
         let client = 1 + small(popular(CLIENTS.into()));
         let server = 1 + small(popular(SERVERS.into()));
         let port = PORTS[usize::from(small(popular(PORTS.len() as u64)))];
+        let uploads = kind == Kind::Large && random.below(2) == 0;
         let (server, port) = match kind {
+            _ if uploads => (server, UPLOAD_PORT),
             Kind::Refused => (server, REFUSED_PORT),
             Kind::Dropped => (server, DROPPED_PORT),
             Kind::Rejected => (server, REJECTED_PORT),
             Kind::Forbidden => (FORBIDDEN_SERVER, port),
             _ => (server, port),
         };
-        let mut size = || match kind {
-            Kind::Large => 64 * 1024 + random.below(448 * 1024),
-            _ => 1 + random.below(8 * 1024),
+        let mut size = |is_large| match is_large {
+            true => 64 * 1024 + random.below(448 * 1024),
+            false => 1 + random.below(8 * 1024),
         };
-        let (up, down) = (size(), size());
+        let (up, down) = (size(uploads), size(kind == Kind::Large));
         let pause = match kind {
             Kind::Slow => Duration::from_millis(200 + random.below(1000)),
             _ => Duration::ZERO,
@@ -213,6 +218,8 @@ pub(super) enum Fault {
     Down(Side),
     /// The router's address on the server's side, the source of translated connections, is removed.
     Address,
+    /// Clients are reached by another interface.
+    Move,
 }
 
 impl Fault {
@@ -228,6 +235,7 @@ impl Fault {
             Self::Loss(_) => "link loses all",
             Self::Down(_) => "link down",
             Self::Address => "address removed",
+            Self::Move => "clients at another interface",
         }
     }
 
@@ -250,14 +258,21 @@ impl Fault {
         }
     }
 
-    fn all(random: &mut Rng) -> [Self; 10] {
+    /// One of each kind that happens on a path.
+    fn all(path: Path, random: &mut Rng) -> Vec<Self> {
         let mut side = || match random.below(2) {
             0 => Side::Lan,
             _ => Side::Wan,
         };
+        match path {
+            Path::Plain => {}
+            Path::Lists | Path::Fragments | Path::Unlike => return Vec::new(),
+            Path::Moving => return vec![Self::Move],
+            Path::Outages => return vec![Self::Loss(side())],
+        }
         let (loss, down) = (Self::Loss(side()), Self::Down(side()));
         let port = PORTS[usize::from(small(random.below(PORTS.len() as u64)))];
-        [
+        vec![
             Self::Kill,
             Self::Upgrade,
             Self::Drain,
@@ -282,10 +297,13 @@ pub(super) struct Event {
 }
 
 /// The faults of a run, in rounds of one of each kind.
-pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
+pub(super) fn events(path: Path, seed: u64, connections: u64, rate: u32) -> Vec<Event> {
     let mut random = Rng::new(scramble(seed ^ 1));
     let rate = u64::from(rate);
-    let kinds = Fault::all(&mut random).len() as u64;
+    let kinds = Fault::all(path, &mut random).len() as u64;
+    if kinds == 0 {
+        return Vec::new();
+    }
     let spaced = connections / (rate * SPACING.as_secs());
     // A short run has less time between faults, but one of each kind.
     let count = spaced.max(kinds);
@@ -293,12 +311,13 @@ pub(super) fn events(seed: u64, connections: u64, rate: u32) -> Vec<Event> {
     let step = (connections / (count + 1)).max(1);
     let mut events = Vec::new();
     for round in 0..count.div_ceil(kinds) {
-        let all = Fault::all(&mut random);
+        let all = Fault::all(path, &mut random);
         let round = u32::try_from(round).unwrap_or(u32::MAX);
         for fault in shuffled(&all, seed, round) {
             let lasts = match fault {
                 Fault::ClosePort(_) | Fault::ForbidClient(_) => 1200 + random.below(1000),
                 Fault::Reload | Fault::Upgrade => 0,
+                Fault::Loss(_) if path == Path::Outages => 200 + random.below(1800),
                 _ => 200 + random.below(900),
             };
             events.push(Event {
@@ -324,8 +343,9 @@ mod tests {
 
     #[test]
     fn the_seed_decides_everything() {
-        assert_eq!(events(7, 2000, 100), events(7, 2000, 100));
-        assert_ne!(events(7, 2000, 100), events(8, 2000, 100));
+        let events = |seed| events(Path::Plain, seed, 2000, 100);
+        assert_eq!(events(7), events(7));
+        assert_ne!(events(7), events(8));
         let [one, same, other] = [(3, 5), (3, 5), (4, 5)].map(|(seed, n)| Plan::new(seed, n));
         assert_eq!(format!("{one:?}"), format!("{same:?}"));
         assert_ne!(format!("{one:?}"), format!("{other:?}"));
@@ -333,10 +353,31 @@ mod tests {
 
     #[test]
     fn short_run_has_all_faults() {
-        let events = events(1, 2000, 100);
+        let events = events(Path::Plain, 1, 2000, 100);
         let names: std::collections::BTreeSet<_> = events.iter().map(|e| e.fault.name()).collect();
         assert_eq!(names.len(), 10);
         assert!(events.is_sorted_by_key(|event| event.before));
+    }
+
+    #[test]
+    fn long_uploads_have_a_service_of_their_own() {
+        let plans: Vec<_> = (0..5000).map(|number| Plan::new(1, number)).collect();
+        assert!(plans.iter().any(|plan| plan.port == UPLOAD_PORT));
+        for plan in plans {
+            assert_eq!(plan.port == UPLOAD_PORT, plan.up > 30_000, "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn paths_have_faults_of_their_own() {
+        let names = |path| {
+            let events = events(path, 1, 10_000, 100);
+            let names = events.iter().map(|event| event.fault.name());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        assert!(names(Path::Unlike).is_empty());
+        assert_eq!(names(Path::Moving), ["clients at another interface"].into());
+        assert_eq!(names(Path::Outages), ["link loses all"].into());
     }
 
     #[test]

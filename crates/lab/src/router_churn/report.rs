@@ -7,7 +7,7 @@ use super::clients::Life;
 use super::ends::End;
 use super::plan::{Fault, Kind};
 use super::verdict::{Pair, Verdict, expected};
-use super::{Args, Run};
+use super::{Args, Path, Run};
 use crate::names::Named;
 use crate::record::{Record, Samples};
 use crate::target::{Bound, Target};
@@ -60,6 +60,7 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.parameter("connections", args.connections);
     record.parameter("rate", args.rate);
     record.parameter("data_path", args.data_path.name());
+    record.parameter("path", args.path.name());
     record.parameter("loss_percent", args.loss);
     record.parameter("ports", args.ports);
     for (kind, _) in Kind::SHARES {
@@ -89,8 +90,8 @@ pub(super) fn fill(record: &mut Record, args: &Args, run: &Run) {
     record.remarks = remarks(run);
 }
 
-/// No promise is broken; and where packets are lost at random, no more connections deviate than without
-/// a node, but for three standard deviations.
+/// No promise is broken; no more connections hang than without a node; and where packets are lost at
+/// random, no more deviate, both but for three standard deviations.
 fn targets(args: &Args, run: &Run) -> Vec<Target> {
     let is_lossy = args.loss > 0.0;
     let count = |is_one: &dyn Fn(&Pair) -> bool| {
@@ -100,11 +101,16 @@ fn targets(args: &Args, run: &Run) -> Vec<Target> {
     let broken = count(&|pair| pair.is_broken(is_lossy));
     let what = "connections that break a promise";
     let mut targets = vec![Target::once(what, Some(broken), Bound::AtMost(0.0), "")];
+    let mut compare = |what: &str, [without, with]: [f64; 2]| {
+        let most = (without + 3.0 * without.max(1.0).sqrt()).ceil();
+        targets.push(Target::once(what, Some(with), Bound::AtMost(most), ""));
+    };
+    if args.path == Path::Outages {
+        // A cut explains any end of a pair, but not more of them.
+        let hung = NETWORKS.map(|(_, life)| count(&|pair| life(pair).end() == End::Hung));
+        compare("connections that hang", hung);
+    }
     if is_lossy {
-        let mut compare = |what: &str, [without, with]: [f64; 2]| {
-            let most = (without + 3.0 * without.max(1.0).sqrt()).ceil();
-            targets.push(Target::once(what, Some(with), Bound::AtMost(most), ""));
-        };
         // A cut ends many connections at once, in one of the networks more than in the other.
         let is_cut = |pair: &Pair| pair.phase.is_some_and(Fault::cuts);
         let unplanned = NETWORKS.map(|(_, life)| {

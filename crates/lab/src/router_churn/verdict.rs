@@ -166,7 +166,7 @@ fn is_stale(node: &Life, spans: &[Span]) -> bool {
 fn weight(fault: Fault) -> u8 {
     match fault {
         Fault::Rule => 0,
-        Fault::Reload => 1,
+        Fault::Reload | Fault::Move => 1,
         Fault::ClosePort(_) | Fault::ForbidClient(_) => 2,
         Fault::Upgrade => 3,
         Fault::Drain => 4,
