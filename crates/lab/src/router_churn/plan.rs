@@ -27,6 +27,9 @@ pub(super) const REJECTED_PORT: u16 = 23;
 
 /// Interval of faults, unless that leaves no time for one of each kind.
 const SPACING: Duration = Duration::from_secs(4);
+/// The same where links lose everything for up to two seconds: what is lost comes again within four more. A shorter
+/// interval would meet the retransmissions of some connections again and again, and make them hang.
+const OUTAGE_SPACING: Duration = Duration::from_secs(10);
 
 named! {
     /// The kind of a connection.
@@ -304,7 +307,11 @@ pub(super) fn events(path: Path, seed: u64, connections: u64, rate: u32) -> Vec<
     if kinds == 0 {
         return Vec::new();
     }
-    let spaced = connections / (rate * SPACING.as_secs());
+    let spacing = match path {
+        Path::Outages => OUTAGE_SPACING,
+        _ => SPACING,
+    };
+    let spaced = connections / (rate * spacing.as_secs());
     // A short run has less time between faults, but one of each kind.
     let count = spaced.max(kinds);
     // The first connections have no faults.

@@ -211,6 +211,9 @@ fn remarks(run: &Run) -> Vec<String> {
         ("Passed", |pair| pair.verdict == Verdict::Passed),
         ("Otherwise", |pair| pair.verdict == Verdict::Worse),
         ("By a stale address", |pair| pair.verdict == Verdict::Stale),
+        ("Hung with the node only", |pair| {
+            pair.node.end() == End::Hung && pair.direct.end() != End::Hung
+        }),
     ] {
         let of = all.iter().filter(|pair| check(pair));
         let lines = of.map(|pair| format!("{heading}: {}", pair.line(&run.log)));
