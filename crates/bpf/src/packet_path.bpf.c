@@ -88,8 +88,10 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
-		/* By what came before: the segment in hand adds to it when it is translated. */
-		if (!entry->is_sender && sends_much(entry, entry->client_next))
+		/* By what came before, since anybody may have sent the segment in hand; and by that one, since a first
+		 * fragment only shows how much may follow at the most. */
+		if (!entry->is_sender && sends_much(entry, entry->client_next) &&
+		    sends_much(entry, view->seq + entry->client_seq_delta))
 			note_sender(&view->key, entry);
 		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
 			return report_narrow(skb, entry, view->at);

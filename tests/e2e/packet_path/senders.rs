@@ -2,6 +2,8 @@
 //! Services that receive much: their clients must not take the time until the node answers for the round
 //! trip.
 
+use posthaste_lab::link::split;
+
 use super::*;
 use crate::ends::carry;
 
@@ -60,5 +62,23 @@ fn forwarded_uploads_show_it() {
         assert!(!is_answered(&network, &node, family, &listener), "{family}");
     }
     assert_eq!(counter(&node, "relays_opened"), relays + 2);
+    drop(first);
+}
+
+// promise: PK17
+/// A first fragment does not show how long its segment is, and 64 KB at the most are expected after it.
+#[test]
+fn fragments_are_not_much() {
+    let small = Link::Veth.rewrites(split::split);
+    let network = network([small.clone(), small]);
+    let (node, first) = ready(&network);
+    let listener = listen(network.server(), PORT + 1);
+    for family in Family::ALL {
+        learn(&network, &node, family, &listener);
+        send(&network, family, &listener, MUCH - 1000);
+        assert!(is_answered(&network, &node, family, &listener), "{family}");
+        send(&network, family, &listener, MUCH);
+        assert!(!is_answered(&network, &node, family, &listener), "{family}");
+    }
     drop(first);
 }
