@@ -157,3 +157,22 @@ GLOBAL int is_part_of(struct __sk_buff *skb, const struct packet_flow *entry,
 	return view->flags & TCP_ACK &&
 	       bpf_ntohl(ack) == (out ? entry->client_isn : entry->node_isn) + 1;
 }
+
+/* A part of a segment of the client before the server's answer. The client repeats it then; but the parts behind it,
+ * which show no flow, wait for it in the host's reassembly, whose memory the clients of one service could fill: they
+ * are not answered for a while. */
+GLOBAL int on_early_part(struct __sk_buff *skb, const struct packet_flow *entry,
+			 const struct view *view)
+{
+	struct destination service;
+	struct flow flow;
+
+	if (!entry || !view)
+		return DROP;
+	if (!is_part_of(skb, entry, view, 0))
+		return PASS;
+	flow = flow_of(&view->key, entry->turned);
+	service = service_of(&flow);
+	mark_bad(&service, UNLIKE_NS);
+	return DROP;
+}

@@ -103,7 +103,7 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 	if (entry->state == PACKET_ABORTED)
 		return only_resets(view, translate_in(skb, entry, view->at, view->bytes));
 	if (view->rare && !strip_headers(skb, view, l2_bytes))
-		return is_part_of(skb, entry, view, 0) ? DROP : PASS;
+		return on_early_part(skb, entry, view);
 	pkt = parse_segment(skb, view, 0, l2_bytes);
 	return pkt ? from_client(skb, pkt, view->at, entry) : DROP;
 }
