@@ -11,7 +11,7 @@ const STATS: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/stats.rs"));
 
 /// All counters with their values since the programs were loaded.
 pub(crate) fn read(map: &Map) -> Vec<(&'static str, &'static str, u64)> {
-    let mut values = vec![0; CPUS_MAX * size_of::<u64>()];
+    let mut values = vec![0; bytes_of_each(map)];
     let mut total = |index: u32| {
         let found = map.look_up(&index.to_ne_bytes(), &mut values);
         let values = values.as_chunks().0.iter();
@@ -21,4 +21,17 @@ pub(crate) fn read(map: &Map) -> Vec<(&'static str, &'static str, u64)> {
     let each = (0..).zip(STATS);
     each.map(|(index, (name, help))| (*name, *help, total(index)))
         .collect()
+}
+
+/// Bytes that the kernel writes for a counter.
+fn bytes_of_each(map: &Map) -> usize {
+    const UNTOUCHED: u8 = 0xff;
+    let mut values = vec![UNTOUCHED; CPUS_MAX * size_of::<u64>()];
+    // If that fails the others fail as well.
+    let _ = map.look_up(&0_u32.to_ne_bytes(), &mut values);
+    // No counter comes near the value of eight such bytes, so the last has a byte that differs.
+    let written = values.iter().rposition(|byte| *byte != UNTOUCHED);
+    written
+        .map_or(0, |last| last + 1)
+        .next_multiple_of(size_of::<u64>())
 }
