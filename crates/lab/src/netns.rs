@@ -58,6 +58,11 @@ const SETTINGS: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.router_solicitations", "0"),
 ];
 
+/// Ends of those whose writes restart, and use a CPU, until they find the kernel's lock of all interfaces
+/// of all namespaces free (`rtnl_trylock`, `restart_syscall`). Where many networks come and go it is
+/// rarely free.
+const TAKES_LOCK: [&str; 3] = ["ip_forward", ".forwarding", ".disable_ipv6"];
+
 /// Where systemd mounts a BPF file system.
 const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// What nodes keep there.
@@ -225,10 +230,23 @@ fn prepare() -> Result<File> {
 /// Sets sysctls of the calling thread's namespace.
 fn set_all(settings: &[(&str, &str)]) -> Result<()> {
     for (key, value) in settings {
-        // /proc/sys/net shows the namespace of the thread that opens the file.
-        fs::write(sysctl_path(key), value).with_context(|| format!("set {key} to {value}"))?;
+        set(key, value).with_context(|| format!("set {key} to {value}"))?;
     }
     Ok(())
+}
+
+fn set(key: &str, value: &str) -> Result<()> {
+    // /proc/sys/net shows the namespace of the thread that opens the file.
+    let path = sysctl_path(key);
+    let now = fs::read_to_string(&path)?;
+    if now.split_whitespace().eq(value.split_whitespace()) {
+        return Ok(());
+    }
+    if TAKES_LOCK.iter().any(|end| key.ends_with(end)) {
+        // It waits for the lock asleep.
+        sys::bring_up("lo")?;
+    }
+    Ok(fs::write(path, value)?)
 }
 
 fn enter(file: &File) {
