@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::wait::WaitStatus;
 
 use crate::process;
 
@@ -75,10 +77,17 @@ pub(crate) fn left_behind(before: &Host) -> Result<Vec<String>> {
 }
 
 fn list(words: &[&str]) -> Result<String> {
-    let Ok(output) = Command::new(words[0]).args(&words[1..]).output() else {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdout(Stdio::piped());
+    let Ok((program, stdout)) = process::own(&mut command) else {
         return Ok(String::new());
     };
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {stderr}", words.join(" "));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let mut text = String::new();
+    let mut stdout = stdout.expect("it is piped");
+    stdout.read_to_string(&mut text)?;
+    let ended = program.wait(PATIENCE);
+    let status = ended.with_context(|| format!("{} does not end", words.join(" ")))?;
+    let is_done = matches!(status.status, WaitStatus::Exited(_, 0));
+    ensure!(is_done, "{}: {:?}", words.join(" "), status.status);
+    Ok(text)
 }

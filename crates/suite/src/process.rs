@@ -1,32 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes of tests, and what tests leave of them.
 
+use std::collections::HashMap;
 use std::fs;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::prctl;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 /// The unit of times in `/proc` (`USER_HZ`).
 const TICK_MS: u64 = 10;
 
-/// The children that this process started and waits for.
-static OWN: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-/// Interval at which orphans that have ended are reaped.
-const REAP_INTERVAL: Duration = Duration::from_millis(20);
+/// Who waits for the children that this process started, by their ids.
+static OWN: Mutex<Option<HashMap<i32, Sender<Ended>>>> = Mutex::new(None);
+/// Interval between two looks for children while there is none.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: WaitStatus,
+    /// CPU time of it and of the processes that it waited for.
+    pub(crate) cpu: Duration,
+}
+
+/// A child that this process started.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pid: i32,
+    ended: Receiver<Ended>,
+}
 
 /// Makes processes whose parents end children of this one, so that none is lost sight of, and reaps
-/// those that end.
+/// all that end. From now on children are started by [`own`]: nothing else may wait for one.
 pub(crate) fn adopt_orphans() -> Result<()> {
     prctl::set_child_subreaper(true).context("become the reaper of orphans")?;
     let reap = || loop {
-        reap_orphans();
-        thread::sleep(REAP_INTERVAL);
+        // It stays a zombie, whose CPU time can be read.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        match waitid(Id::All, flags).ok().and_then(|status| status.pid()) {
+            Some(pid) => reap(pid),
+            None => thread::sleep(IDLE),
+        }
     };
     thread::Builder::new()
         .spawn(reap)
@@ -34,39 +56,55 @@ pub(crate) fn adopt_orphans() -> Result<()> {
         .map(drop)
 }
 
-fn reap_orphans() {
-    // Locked, so that no child of our own is just being started.
-    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let ended = states().into_iter().filter(|(_, state)| state == "Z");
-    for (pid, _) in ended.filter(|(pid, _)| !own.contains(pid)) {
-        let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+fn reap(pid: Pid) {
+    // Locked, so that no child of our own is just being started, or killed.
+    let mut own = lock();
+    let cpu = cpu(pid).unwrap_or_default();
+    let Ok(status) = waitpid(pid, Some(WaitPidFlag::WNOHANG)) else {
+        return;
+    };
+    let waiting = own.as_mut().and_then(|own| own.remove(&pid.as_raw()));
+    // Nobody may want to know.
+    let _ = waiting.map(|waiting| waiting.send(Ended { status, cpu }));
+}
+
+/// Starts a child.
+pub(crate) fn own(command: &mut Command) -> Result<(Own, Option<std::process::ChildStdout>)> {
+    let mut own = lock();
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command.spawn().with_context(|| format!("start {name}"))?;
+    let pid = i32::try_from(child.id()).expect("process ids are small");
+    let (waiting, ended) = mpsc::channel();
+    own.get_or_insert_default().insert(pid, waiting);
+    Ok((Own { pid, ended }, child.stdout.take()))
+}
+
+fn lock() -> MutexGuard<'static, Option<HashMap<i32, Sender<Ended>>>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Own {
+    /// Waits for its end; `None` if it has not ended in time.
+    pub(crate) fn wait(&self, at_most: Duration) -> Option<Ended> {
+        match self.ended.recv_timeout(at_most) {
+            Ok(ended) => Some(ended),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => unreachable!("its end is reported first"),
+        }
+    }
+
+    /// Ends it, and with it what it started.
+    pub(crate) fn kill(&self) {
+        let own = lock();
+        // Otherwise it has ended, and its id may be another's.
+        if own.as_ref().is_some_and(|own| own.contains_key(&self.pid)) {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
     }
 }
 
-/// Starts a child that [`reap`] waits for.
-pub(crate) fn own(start: impl FnOnce() -> Result<Child>) -> Result<Child> {
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let child = start()?;
-    own.push(pid(&child).as_raw());
-    Ok(child)
-}
-
-/// Waits for a child that [`own`] started.
-pub(crate) fn reap(child: &mut Child) -> Result<ExitStatus> {
-    let pid = pid(child).as_raw();
-    let status = child.wait().context("wait for a child");
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    own.retain(|known| *known != pid);
-    status
-}
-
-/// The id of a child.
-pub(crate) fn pid(child: &Child) -> Pid {
-    Pid::from_raw(child.id().try_into().expect("process ids are small"))
-}
-
 /// CPU time of a process that has ended and of the children that it waited for, until it is reaped.
-pub(crate) fn cpu(pid: Pid) -> Option<Duration> {
+fn cpu(pid: Pid) -> Option<Duration> {
     let fields = stat(pid.as_raw())?;
     // utime, stime, cutime and cstime (proc(5)).
     let ticks = fields
@@ -78,22 +116,18 @@ pub(crate) fn cpu(pid: Pid) -> Option<Duration> {
 
 /// The ids and commands of this process's children that run.
 pub(crate) fn children() -> Vec<(i32, String)> {
-    let running = states().into_iter().filter(|(_, state)| state != "Z");
-    running.map(|(pid, _)| (pid, command_line(pid))).collect()
-}
-
-/// The ids and states of this process's children.
-fn states() -> Vec<(i32, String)> {
     let own = std::process::id().to_string();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let child = |pid: i32| {
-        let fields = stat(pid)?;
-        (*fields.get(1)? == own).then(|| (pid, fields[0].clone()))
+    let runs = |pid: &i32| {
+        let fields = stat(*pid);
+        fields.is_some_and(|fields| fields.get(1) == Some(&own) && fields[0] != "Z")
     };
-    pids.filter_map(child).collect()
+    pids.filter(runs)
+        .map(|pid| (pid, command_line(pid)))
+        .collect()
 }
 
 /// The fields of `/proc/PID/stat` behind the name, which may have blanks.
@@ -111,7 +145,7 @@ fn command_line(pid: i32) -> String {
 
 /// Processes that use a CPU each until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Burners(Vec<Child>);
+pub(crate) struct Burners(Vec<Own>);
 
 impl Burners {
     pub(crate) fn start(count: usize) -> Result<Self> {
@@ -120,7 +154,7 @@ impl Burners {
             shell
                 .args(["-c", "while :; do :; done"])
                 .stdin(Stdio::null());
-            own(|| shell.spawn().context("start a process that uses a CPU"))
+            own(&mut shell).map(|(burner, _)| burner)
         };
         (0..count).map(start).collect::<Result<_>>().map(Self)
     }
@@ -128,10 +162,8 @@ impl Burners {
 
 impl Drop for Burners {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It runs until it is killed.
-            let _ = child.kill();
-            let _ = reap(child);
+        for burner in &self.0 {
+            burner.kill();
         }
     }
 }

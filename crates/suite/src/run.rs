@@ -3,22 +3,20 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::sys::wait::WaitStatus;
 
 use crate::catalogue::Test;
-use crate::process;
+use crate::process::{self, Ended, Own};
 use crate::report;
 
 /// A test that takes longer hangs.
 const TIME_MAX: Duration = Duration::from_secs(900);
-const POLL: Duration = Duration::from_millis(5);
 /// What a test prints, in its directory.
 const OUTPUT: &str = "output";
 
@@ -90,11 +88,8 @@ fn root() -> PathBuf {
 fn one(test: &Test, directory: &Path) -> Result<Outcome> {
     fs::create_dir(directory).with_context(|| format!("create {}", directory.display()))?;
     let began = Instant::now();
-    let mut child = process::own(|| start(test, directory))?;
-    let why = watch(&child, began)?;
-    let cpu = process::cpu(process::pid(&child)).unwrap_or_default();
-    let status = process::reap(&mut child)?;
-    let why = why.or_else(|| (!status.success()).then(|| how(status)));
+    let test_process = start(test, directory)?;
+    let (ended, why) = watch(&test_process);
     let failure = why.map(|why| Failure {
         why,
         output: fs::read_to_string(directory.join(OUTPUT)).unwrap_or_default(),
@@ -108,11 +103,11 @@ fn one(test: &Test, directory: &Path) -> Result<Outcome> {
         test: test.clone(),
         failure,
         took: began.elapsed(),
-        cpu,
+        cpu: ended.cpu,
     })
 }
 
-fn start(test: &Test, directory: &Path) -> Result<Child> {
+fn start(test: &Test, directory: &Path) -> Result<Own> {
     let output = File::create(directory.join(OUTPUT)).context("make a file for output")?;
     let mut command = Command::new(&test.program.file);
     command
@@ -125,33 +120,26 @@ fn start(test: &Test, directory: &Path) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("share a file for output")?)
         .stderr(output);
-    command
-        .spawn()
-        .with_context(|| format!("start {}", test.program.file.display()))
+    process::own(&mut command).map(|(own, _)| own)
 }
 
-/// Waits until a test has ended, which it does not later than [`TIME_MAX`].
-fn watch(child: &Child, began: Instant) -> Result<Option<String>> {
-    let pid = process::pid(child);
-    // It stays a zombie, whose CPU time can be read.
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-    while waitid(Id::Pid(pid), flags | WaitPidFlag::WNOHANG).context("wait for a test")?
-        == WaitStatus::StillAlive
-    {
-        if began.elapsed() > TIME_MAX {
-            // What it started ends with it.
-            kill(pid, Signal::SIGKILL).context("kill a test that hangs")?;
-            waitid(Id::Pid(pid), flags).context("wait for a killed test")?;
-            return Ok(Some(format!("did not end in {} s", TIME_MAX.as_secs())));
-        }
-        thread::sleep(POLL);
+/// Waits until a test has ended, which it does not later than [`TIME_MAX`], and why it failed.
+fn watch(test: &Own) -> (Ended, Option<String>) {
+    if let Some(ended) = test.wait(TIME_MAX) {
+        return (ended, how(ended.status));
     }
-    Ok(None)
+    // What it started ends with it.
+    test.kill();
+    let ended = test.wait(Duration::MAX).expect("it was killed");
+    let why = format!("did not end in {} s", TIME_MAX.as_secs());
+    (ended, Some(why))
 }
 
-fn how(status: ExitStatus) -> String {
-    match status.code() {
-        Some(_) => "failed".to_owned(),
-        None => format!("ended by {status}"),
+fn how(status: WaitStatus) -> Option<String> {
+    match status {
+        WaitStatus::Exited(_, 0) => None,
+        WaitStatus::Exited(..) => Some("failed".to_owned()),
+        WaitStatus::Signaled(_, signal, _) => Some(format!("ended by {signal}")),
+        other => Some(format!("ended: {other:?}")),
     }
 }
