@@ -26,7 +26,7 @@ pub(crate) const UPLOADS: [usize; 2] = [4, 7];
 /// Bytes that depend on their place.
 pub(crate) fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes)
-        .map(|at| u8::try_from((at * 7 + at / 251 + seed) % 256).expect("a byte"))
+        .map(|at| (at * 7 + at / 251 + seed).to_le_bytes()[0])
         .collect()
 }
 
