@@ -4,9 +4,9 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 use posthaste_lab::node::Node;
 
@@ -37,10 +37,10 @@ const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
 struct Calls(File);
 
 impl Calls {
-    fn of(thread: u32) -> io::Result<Self> {
+    fn of(thread: u32, tracepoint: u64) -> io::Result<Self> {
         let mut about = [0_u64; 8];
         about[0] = PERF_TYPE_TRACEPOINT | PERF_ATTR_BYTES << 32;
-        about[1] = tracepoint();
+        about[1] = tracepoint;
         // SAFETY: `about` has the length that it declares; the rest are numbers.
         let made = unsafe {
             libc::syscall(
@@ -83,17 +83,19 @@ fn without_waiting() -> String {
     conditions.join(" && ")
 }
 
-/// The number of the tracepoint of system calls.
-fn tracepoint() -> u64 {
-    let path = Path::new(TRACEFS).join(SYS_ENTER);
-    if !path.exists() {
-        let mounted = Command::new("mount")
-            .args(["-t", "tracefs", "none", TRACEFS])
-            .status();
-        assert!(mounted.is_ok_and(|status| status.success()), "no tracefs");
-    }
-    let number = fs::read_to_string(path).expect("the kernel has the tracepoint");
-    number.trim().parse().expect("a number")
+/// The number of the tracepoint of system calls. It is read where `host` has its files, so that a
+/// mount of the file system ends with it.
+fn tracepoint(host: &Namespace) -> u64 {
+    let script = format!(
+        "[ -e {TRACEFS}/{SYS_ENTER} ] || mount -t tracefs none {TRACEFS}; cat {TRACEFS}/{SYS_ENTER}"
+    );
+    let mut shell = host.command("sh").expect("an open namespace");
+    let output = shell.args(["-c", &script]).output().expect("a shell");
+    let number = String::from_utf8(output.stdout).expect("a number");
+    number
+        .trim()
+        .parse()
+        .expect("the kernel has the tracepoint")
 }
 
 /// The only worker of a node.
@@ -133,7 +135,7 @@ fn calls(network: &Network, family: Family, config: &str, former: u64) -> f64 {
         fetch();
     }
     until_ended(&node, "finished", former);
-    let mut calls = Calls::of(worker(&node)).expect("system calls are counted");
+    let mut calls = Calls::of(worker(&node), tracepoint(network.node(0))).expect("system calls are counted");
     for _ in 0..RELAYS {
         fetch();
     }
