@@ -135,7 +135,8 @@ fn calls(network: &Network, family: Family, config: &str, former: u64) -> f64 {
         fetch();
     }
     until_ended(&node, "finished", former);
-    let mut calls = Calls::of(worker(&node), tracepoint(network.node(0))).expect("system calls are counted");
+    let mut calls =
+        Calls::of(worker(&node), tracepoint(network.node(0))).expect("system calls are counted");
     for _ in 0..RELAYS {
         fetch();
     }

@@ -338,7 +338,7 @@ impl<I: Intercept> Worker<I> {
         let watched = self.in_window(share, |key, entry| self.is_watched(key, entry));
         let lingering = self.in_window(share, |_, entry| entry.lingers());
         let leaving = self.in_window(share, |key, entry| {
-            entry.may_leave() && !self.leaving.contains(key)
+            entry.may_leave() && self.leaving.may_begin(key, self.now)
         });
         let losing = self.in_window(share, |_, entry| self.may_learn(entry));
         self.cursor += share;

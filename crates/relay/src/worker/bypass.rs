@@ -31,6 +31,9 @@ const ROUND_SLACK: Duration = Duration::from_millis(2);
 const CLAMP_BYTES: i32 = 256 << 10;
 /// How long an attempt may take before the relay stays.
 const CLAMP_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a relay stays before its next attempt: one that took too long, as on a busy machine, may
+/// succeed later. A thirtieth of the time at most the clamp slows the flow.
+const STAY_TIME: Duration = Duration::from_mins(5);
 /// Interval between two looks at a relay that leaves.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long copies of segments may be on their way in the kernel. One that found no socket would be
@@ -53,13 +56,26 @@ enum Stage {
         begun: Option<Sides<(u64, u32)>>,
         until: Duration,
     },
-    Clamping,
+    Clamping {
+        until: Duration,
+    },
     Draining,
     Closing {
         since: Duration,
     },
-    /// It tried to leave and stays.
-    Stayed,
+    /// It tried to leave and stays, until a time if it was only too slow.
+    Stayed {
+        until: Option<Duration>,
+    },
+}
+
+impl Stage {
+    /// What follows an attempt that would have lasted until `limit`. Before, it was given up because an
+    /// end closes, or sends what the programs cannot divide.
+    fn stayed(limit: Duration, now: Duration) -> Self {
+        let until = (now >= limit).then_some(now + STAY_TIME);
+        Self::Stayed { until }
+    }
 }
 
 impl Leaving {
@@ -68,9 +84,13 @@ impl Leaving {
         self.due.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Whether a relay leaves, or has tried to.
-    pub(super) fn contains(&self, key: u64) -> bool {
-        self.relays.contains_key(&key)
+    /// Whether a relay may begin to leave: it neither does nor has tried in vain.
+    pub(super) fn may_begin(&self, key: u64, now: Duration) -> bool {
+        match self.relays.get(&key) {
+            None => true,
+            Some(Stage::Stayed { until }) => until.is_some_and(|until| now >= until),
+            Some(_) => false,
+        }
     }
 
     fn take(&mut self, now: Duration) -> Option<u64> {
@@ -80,7 +100,7 @@ impl Leaving {
 
     fn set(&mut self, key: u64, stage: Stage, now: Duration) {
         self.relays.insert(key, stage);
-        if !matches!(stage, Stage::Stayed) {
+        if !matches!(stage, Stage::Stayed { .. }) {
             self.due.push(Reverse((now + LOOK, key)));
         }
     }
@@ -250,7 +270,7 @@ impl<I: Intercept> Worker<I> {
         let begun = self.intercept.begin_bypass(&entry.flow, &ends, until);
         let stage = match begun {
             Ok(()) => Stage::Learning { begun: None, until },
-            Err(_) => Stage::Stayed,
+            Err(_) => Stage::stayed(self.now, self.now),
         };
         if begun.is_ok() {
             self.counters.bypasses_begun.add(1);
@@ -267,11 +287,11 @@ impl<I: Intercept> Worker<I> {
             };
             match stage {
                 Stage::Learning { begun, until } => self.learn_numbers(key, begun, until),
-                Stage::Clamping => self.clamp(key),
+                Stage::Clamping { until } => self.clamp(key, until),
                 Stage::Draining => self.step_bypass(key, stage),
                 Stage::Closing { since } if self.now >= since + QUIET => self.close_silently(key),
                 Stage::Closing { .. } => self.leaving.set(key, stage, self.now),
-                Stage::Stayed => {}
+                Stage::Stayed { .. } => {}
             }
         }
     }
@@ -289,7 +309,7 @@ impl<I: Intercept> Worker<I> {
 
     fn learn_numbers(&mut self, key: u64, begun: Option<Sides<(u64, u32)>>, until: Duration) {
         if self.now >= until {
-            return self.stay(key);
+            return self.stay(key, until);
         }
         let Some(legs) = self.read_numbers(key) else {
             return self
@@ -300,7 +320,7 @@ impl<I: Intercept> Worker<I> {
         let settled =
             begun.is_some_and(|begun| entry.is_some_and(|entry| entry.has_settled(&begun, &legs)));
         let stage = if settled {
-            Stage::Clamping
+            Stage::Clamping { until }
         } else {
             let now = Sides(legs.0.map(|leg| (leg.received, leg.window)));
             let begun = Some(begun.unwrap_or(now));
@@ -309,11 +329,12 @@ impl<I: Intercept> Worker<I> {
         self.leaving.set(key, stage, self.now);
     }
 
-    fn clamp(&mut self, key: u64) {
+    fn clamp(&mut self, key: u64, until: Duration) {
+        let stage = Stage::Clamping { until };
         if self.read_numbers(key).is_some() {
-            return self.step_bypass(key, Stage::Clamping);
+            return self.step_bypass(key, stage);
         }
-        self.leaving.set(key, Stage::Clamping, self.now);
+        self.leaving.set(key, stage, self.now);
     }
 
     fn step_bypass(&mut self, key: u64, stage: Stage) {
@@ -321,22 +342,29 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         let next = match self.intercept.step_bypass(&entry.flow, self.now) {
-            BypassStep::GiveUp => return self.stay(key),
+            BypassStep::GiveUp => {
+                let limit = match stage {
+                    Stage::Clamping { until } => until,
+                    _ => Duration::MAX,
+                };
+                return self.stay(key, limit);
+            }
             BypassStep::Clamp => stage,
             BypassStep::Drain => Stage::Draining,
             BypassStep::Close => Stage::Closing { since: self.now },
             BypassStep::Reset => return self.end(key, Outcome::Internal),
         };
-        if matches!((stage, next), (Stage::Clamping, Stage::Draining)) {
+        if matches!((stage, next), (Stage::Clamping { .. }, Stage::Draining)) {
             self.counters.bypasses_cut.add(1);
         }
         self.leaving.set(key, next, self.now);
     }
 
-    /// Gives the attempt up: nothing has changed.
-    fn stay(&mut self, key: u64) {
+    /// Gives the attempt up, which would have lasted until `limit`: nothing has changed.
+    fn stay(&mut self, key: u64, limit: Duration) {
         self.counters.bypasses_given_up.add(1);
-        self.leaving.set(key, Stage::Stayed, self.now);
+        self.leaving
+            .set(key, Stage::stayed(limit, self.now), self.now);
         if let Some(entry) = self.entries.get(key) {
             self.intercept.end_bypass(&entry.flow);
             entry.clamp(None);
@@ -364,7 +392,7 @@ impl<I: Intercept> Worker<I> {
     /// looks after the pair.
     pub(super) fn stop_leaving(&mut self, key: u64) {
         let stage = self.leaving.relays.remove(&key);
-        let is_before = matches!(stage, Some(Stage::Learning { .. } | Stage::Clamping));
+        let is_before = matches!(stage, Some(Stage::Learning { .. } | Stage::Clamping { .. }));
         if let (true, Some(entry)) = (is_before, self.entries.get(key)) {
             self.intercept.end_bypass(&entry.flow);
         }
@@ -481,15 +509,29 @@ mod tests {
     }
 
     #[test]
+    fn slow_attempts_are_repeated() {
+        let at = Duration::from_secs;
+        let mut leaving = Leaving::default();
+        assert!(leaving.may_begin(7, at(1)));
+        leaving.set(7, Stage::Clamping { until: at(11) }, at(1));
+        assert!(!leaving.may_begin(7, at(10)));
+        leaving.set(7, Stage::stayed(at(11), at(11)), at(11));
+        assert!(!leaving.may_begin(7, at(310)));
+        assert!(leaving.may_begin(7, at(311)));
+        leaving.set(8, Stage::stayed(at(11), at(10)), at(10));
+        assert!(!leaving.may_begin(8, at(1_000_000)), "an end closes");
+    }
+
+    #[test]
     fn looks_follow_until_it_stays() {
         let at = Duration::from_millis;
         let mut leaving = Leaving::default();
-        leaving.set(7, Stage::Clamping, at(100));
+        let stage = Stage::Clamping { until: at(10_000) };
+        leaving.set(7, stage, at(100));
         assert_eq!(leaving.deadline(), Some(at(102)));
         assert_eq!(leaving.take(at(101)), None);
         assert_eq!(leaving.take(at(102)), Some(7));
-        leaving.set(7, Stage::Stayed, at(102));
+        leaving.set(7, Stage::stayed(at(10_000), at(102)), at(102));
         assert_eq!(leaving.deadline(), None);
-        assert!(leaving.contains(7));
     }
 }
