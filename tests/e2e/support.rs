@@ -250,7 +250,8 @@ fn dial_here(
 }
 
 /// The same stream, with an end to how long reading and writing wait.
-fn bounded(stream: TcpStream) -> io::Result<TcpStream> {
+/// Has each read and write end within [`SOON`].
+pub(crate) fn bounded(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(SOON))?;
     stream.set_write_timeout(Some(SOON))?;
     stream.set_nodelay(true)?;

@@ -25,13 +25,12 @@ pub(crate) fn read(map: &Map) -> Vec<(&'static str, &'static str, u64)> {
 
 /// Bytes that the kernel writes for a counter.
 fn bytes_of_each(map: &Map) -> usize {
-    const UNTOUCHED: u8 = 0xff;
-    let mut values = vec![UNTOUCHED; CPUS_MAX * size_of::<u64>()];
+    /// No counter comes near this value.
+    const UNTOUCHED: [u8; 8] = [0xff; 8];
+    let mut values = UNTOUCHED.repeat(CPUS_MAX);
     // If that fails the others fail as well.
     let _ = map.look_up(&0_u32.to_ne_bytes(), &mut values);
-    // No counter comes near the value of eight such bytes, so the last has a byte that differs.
-    let written = values.iter().rposition(|byte| *byte != UNTOUCHED);
-    written
-        .map_or(0, |last| last + 1)
-        .next_multiple_of(size_of::<u64>())
+    let mut each = values.as_chunks().0.iter();
+    let written = each.rposition(|value| *value != UNTOUCHED);
+    written.map_or(0, |last| (last + 1) * UNTOUCHED.len())
 }

@@ -95,7 +95,17 @@ fn target_directory() -> Result<PathBuf> {
 }
 
 fn cargo() -> Command {
+    /// What `cargo run` tells about this package. Build scripts that read their own, as that of ring,
+    /// would run again, and all that depends on them would be compiled again, here and in the next
+    /// cargo without these.
+    const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let is_ours = |prefix| name.to_str().is_some_and(|name| name.starts_with(prefix));
+        if OURS.into_iter().any(is_ours) {
+            command.env_remove(&name);
+        }
+    }
     command.arg("--locked");
     command
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments that open connections, with any option, from any address.
 
+use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::thread;
+use std::time::Duration;
 
 use posthaste_lab::netns::Namespace;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -44,11 +47,31 @@ pub(crate) fn send_segment(
     send(host, to, &packet(from, to, numbers, flags.into(), &[]));
 }
 
+/// Sends many such segments from a host, one each millisecond, until there are no more numbers.
+pub(crate) fn send_segments(
+    host: &Namespace,
+    [from, to]: [SocketAddrV4; 2],
+    segments: impl Iterator<Item = ([u32; 2], u8)> + Send,
+) {
+    const PACE: Duration = Duration::from_millis(1);
+    let sent = host.run_in(|| {
+        let socket = raw_socket()?;
+        for (numbers, flags) in segments {
+            let packet = packet(from, to, numbers, flags.into(), &[]);
+            socket.send_to(&packet, &SocketAddr::from(to).into())?;
+            thread::sleep(PACE);
+        }
+        io::Result::Ok(())
+    });
+    sent.expect("root can send them");
+}
+
+fn raw_socket() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))
+}
+
 fn send(host: &Namespace, to: SocketAddrV4, packet: &[u8]) {
-    let send = || {
-        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
-        socket.send_to(packet, &SocketAddr::from(to).into())
-    };
+    let send = || raw_socket()?.send_to(packet, &SocketAddr::from(to).into());
     let sent = host.run_in(send).expect("root can send it");
     assert_eq!(sent, packet.len());
 }
