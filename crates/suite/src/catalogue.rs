@@ -95,7 +95,7 @@ fn target_directory() -> Result<PathBuf> {
 }
 
 fn cargo() -> Command {
-    /// What `cargo run` tells about this package. Build scripts that read their own, as that of ring,
+    /// What `cargo run` sets for this package. Build scripts that read their own, as that of ring,
     /// would run again, and all that depends on them would be compiled again, here and in the next
     /// cargo without these.
     const OURS: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
