@@ -32,8 +32,8 @@ fn while_leaving(links: [Link; 2], act: impl Fn(&Network, &Node)) {
 
 fn new_rules(rules: &str) {
     while_leaving(path(0.0), |_, node| {
-        node.write_config(rules).unwrap();
-        node.admin("reload").unwrap();
+        node.write_config(rules).expect("a file");
+        node.admin("reload").expect("valid rules");
     });
 }
 
@@ -71,7 +71,8 @@ fn narrowed(link: usize) {
     while_leaving(path(0.0), |network, _| {
         let hosts = [network.client(), network.node(0), network.server()];
         for (host, interface) in [(hosts[link], "s0"), (hosts[link + 1], "c0")] {
-            host.ip(&format!("link set {interface} mtu 1300")).unwrap();
+            host.ip(&format!("link set {interface} mtu 1300"))
+                .expect("an interface");
         }
     });
 }
