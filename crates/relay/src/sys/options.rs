@@ -15,6 +15,9 @@ use crate::policy::{OWN_CONGESTION, SideOptions};
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
 /// Used where the kernel does not take [`OWN_CONGESTION`].
 const INSTEAD_OF_OWN: &str = "bbr";
+/// Before the second retransmission of a SYN. It must not be shorter: the kernel fires the timer of
+/// the retransmission at the time-out, so this is also what bounds the wait for the answer.
+const IMPATIENT: Duration = Duration::from_millis(1900);
 /// The kernel has one list of congestion controls, so this is one of the process.
 static OWN_CONGESTION_NAME: OnceLock<String> = OnceLock::new();
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
@@ -149,12 +152,10 @@ pub(crate) fn set_pacing(socket: &impl AsFd, rate: Option<u32>) -> io::Result<()
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
-/// Makes a connecting socket fail when its SYN would be retransmitted a second time
-/// (`TCP_USER_TIMEOUT` counts from the first retransmission), or reverts that. `TCP_SYNCNT` cannot
-/// express it: the kernel adds `tcp_syn_linear_timeouts`.
+/// Makes a connecting socket fail before its SYN would be retransmitted a second time, or reverts
+/// that. `TCP_SYNCNT` cannot express it: the kernel adds `tcp_syn_linear_timeouts`.
 pub(crate) fn set_impatient(socket: &impl AsFd, impatient: bool) -> io::Result<()> {
-    // As short as possible: it is checked only when a retransmission is due.
-    let timeout = impatient.then_some(Duration::from_millis(1));
+    let timeout = impatient.then_some(IMPATIENT);
     SockRef::from(socket).set_tcp_user_timeout(timeout)
 }
 
@@ -256,5 +257,50 @@ pub(super) fn set_option(socket: &impl AsFd, level: i32, name: i32, value: i32) 
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::thread;
+    use std::time::Instant;
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    /// A listener that drops SYNs, and what fills its queue.
+    fn full() -> (Socket, SocketAddr, Vec<TcpStream>) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        listener.bind(&any.into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let waiting = TcpStream::connect(address).unwrap();
+        (listener, address, vec![waiting])
+    }
+
+    // promise: K19
+    #[test]
+    fn retransmitted_syn_has_time() {
+        let (_listener, address, _waiting) = full();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let begun = Instant::now();
+        let _ = socket.connect(&address.into());
+        let socket = OwnedFd::from(socket);
+        set_impatient(&socket, true).unwrap();
+        let error = loop {
+            if let Some(error) = SockRef::from(&socket).take_error().unwrap() {
+                break error;
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+        // The kernel retransmits after one second.
+        let lasted = begun.elapsed();
+        assert!(lasted > Duration::from_millis(1800), "{lasted:?}");
     }
 }
