@@ -134,7 +134,7 @@ counters! {
     tunnel_bytes_repaired: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
-    #[doc = "Flows that went another way although their clients had sent bytes, none of which had arrived."]
+    #[doc = "Begun flows that went another way, since no byte of them had left or none was delivered."]
     hops_rerouted: total,
     #[doc = "Flows that another node refused since its clock and this node's differ."]
     hops_refused_for_clock: total,

@@ -18,7 +18,8 @@
 //! A direct connection of a client that stays unvalidated is withdrawn, and made again at the
 //! validation. A warm hop that turns out to be gone is tried again cold, and a SYN with an option
 //! that the next node rejects is sent again without. A flow that is joined before the next node has
-//! replied keeps its [`Hops`], and returns to `Trying` if no byte of it has arrived.
+//! replied keeps its [`Hops`], and returns to `Trying` if no byte of it has left, or if the next node
+//! reports that none has arrived.
 //!
 //! No I/O, no clock. An event comes in as `on_*`, with the time; the worker carries out the
 //! [`Actions`] that it returns, in their order, and reports the results as further events.
@@ -49,7 +50,9 @@ use attempts::Attempt;
 pub(crate) use attempts::Sent;
 use deadlines::{DELIVERY, LOOK};
 pub(crate) use handshakes::Handshakes;
-pub(crate) use hops::{Hops, Joined, Origin, Report, Try, is_of_all_flows, is_of_hop, reply_of};
+pub(crate) use hops::{
+    Hops, Joined, Origin, Report, Trust, Try, is_of_all_flows, is_of_hop, reply_of,
+};
 
 /// Bound on the actions after one event: the hop of a trial that fails last has the most.
 const ACTIONS_MAX: usize = 8;
@@ -350,13 +353,13 @@ impl Opening {
         Action::Try.into()
     }
 
-    /// The next hop to try now; `is_up` is whether one has not failed. `None` if all have failed.
+    /// The next hop to try now. `None` if all have failed.
     pub(crate) fn next_hop(
         &mut self,
-        is_up: impl Fn(&NextHop) -> bool,
+        trust: impl Fn(&NextHop) -> Trust,
         now: Duration,
     ) -> Option<Try> {
-        let order = self.hops.take(is_up)?;
+        let order = self.hops.take(trust)?;
         // Each attempt has the full time: the former one may have used up its own.
         (self.connecting, self.is_restrained) = (now, false);
         Some(order)
@@ -412,21 +415,32 @@ impl Opening {
         }
     }
 
-    /// Joins a validated client with a hop that is open: the reply may come later.
+    /// Joins a validated client with a hop that is open: the reply may come later, unless the hop
+    /// is in doubt. A flow of which no byte has left can take another.
     fn meet(&mut self) -> Actions {
-        let is_open = self.attempt.is_some_and(|attempt| attempt.is_connected);
-        if is_open && self.is_validated() {
-            self.join()
-        } else {
-            Actions::default()
+        match self.attempt {
+            Some(attempt) if attempt.is_connected && self.is_validated() => {
+                if attempt.in_doubt {
+                    // The last node bounds its attempt at the server until then.
+                    self.pass_validation().into()
+                } else {
+                    self.join()
+                }
+            }
+            _ => Actions::default(),
         }
     }
 
     fn join(&mut self) -> Actions {
+        // First: the last node of the chain lets no byte pass before this message.
+        Actions::from(self.pass_validation()).push(Action::Join)
+    }
+
+    /// Reports the validation to a node that was requested before it.
+    fn pass_validation(&mut self) -> Option<Action> {
         // After a hop was left for a direct connection, no node waits for it.
         let owes = std::mem::take(&mut self.owes_validation) && self.attempt.is_some();
-        // First: the last node of the chain lets no byte pass before this message.
-        Actions::from(owes.then_some(Action::SendValidated)).push(Action::Join)
+        owes.then_some(Action::SendValidated)
     }
 
     /// The request arrived for a flow that a SYN option announced. `hops` are those of the request.

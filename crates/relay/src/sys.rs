@@ -28,8 +28,8 @@ pub use info::TcpInfo;
 pub(crate) use info::pacing;
 pub(crate) use info::{
     Segments, Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address,
-    min_rtt, peer_options, round_and_window, segment_bytes, segments, sending, syn_unsent,
-    tcp_info, unacked_bytes,
+    min_rtt, peer_options, round_and_window, segment_bytes, segments, sending, sent_in_vain,
+    syn_unsent, tcp_info, unacked_bytes,
 };
 pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
 pub(crate) use multipath::{

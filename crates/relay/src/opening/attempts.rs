@@ -21,6 +21,8 @@ pub(super) struct Attempt {
     pub(super) sent: Sent,
     /// Whether the node rejected a SYN with an option before.
     without_syn_option: bool,
+    /// Whether no byte of the flow must leave before its reply.
+    pub(super) in_doubt: bool,
     /// Whether the node has accepted the connection.
     pub(super) is_connected: bool,
     /// When the node must have accepted it.
@@ -89,6 +91,7 @@ impl Opening {
             via,
             sent,
             without_syn_option: order.without_syn_option,
+            in_doubt: order.in_doubt,
             is_connected: is_warm,
             accept_by,
         });
@@ -137,10 +140,8 @@ impl Opening {
             return self.on_hop_failed(reply);
         };
         let actions = Actions::from(Action::Report(Report::Connected(attempt.via)));
-        if self.handshakes.on_connected() == Some(Action::Admit) {
-            return actions.push(self.admit(now));
-        }
-        actions
+        let action = self.handshakes.on_connected();
+        actions.and(self.complete(action, now))
     }
 
     /// The next node did not connect the flow: it sent a reply about itself or the server, or none.

@@ -33,6 +33,17 @@ struct Retry {
     without_syn_option: bool,
 }
 
+/// What is known of a next hop before it is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Nothing is known against it.
+    Full,
+    /// It failed, and has not connected a flow since then.
+    Doubt,
+    /// It failed recently.
+    None,
+}
+
 /// How to try a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Try {
@@ -41,6 +52,8 @@ pub(crate) struct Try {
     pub(crate) cold: bool,
     /// Whether the SYN must have no option.
     pub(crate) without_syn_option: bool,
+    /// Whether no byte of the flow must leave before the node has connected it.
+    pub(crate) in_doubt: bool,
 }
 
 /// Whether a flow may try its last next hop once more.
@@ -88,10 +101,11 @@ impl Hops {
     }
 
     /// Takes the best of those left: one that failed recently only if no other is left.
-    pub(super) fn take(&mut self, is_up: impl Fn(&NextHop) -> bool) -> Option<Try> {
+    pub(super) fn take(&mut self, trust: impl Fn(&NextHop) -> Trust) -> Option<Try> {
         if self.next.is_empty() {
             return None;
         }
+        let is_up = |hop: &NextHop| trust(hop) != Trust::None;
         // If all failed recently, the best may still be back by now.
         let best = self.next.iter().position(is_up).unwrap_or(0);
         let hop = self.next.remove(best);
@@ -100,6 +114,7 @@ impl Hops {
             hop,
             cold: retry.is_some(),
             without_syn_option: retry.is_some_and(|retry| retry.without_syn_option),
+            in_doubt: trust(&hop) != Trust::Full,
         })
     }
 
@@ -272,10 +287,15 @@ mod tests {
     #[test]
     fn down_hop_tried_last() {
         let mut hops = Hops::new(vec![hop(1), hop(2), NextHop::Direct], None);
-        let is_up = |next: &NextHop| *next != hop(1);
-        let taken = [(); 4].map(|()| hops.take(is_up).map(|order| order.hop));
-        let order = [Some(hop(2)), Some(NextHop::Direct), Some(hop(1)), None];
-        assert_eq!(taken, order);
+        let trust = |next: &NextHop| match next {
+            NextHop::Direct => Trust::Full,
+            next if *next == hop(1) => Trust::None,
+            _ => Trust::Doubt,
+        };
+        let taken = [(); 4].map(|()| hops.take(trust).map(|order| (order.hop, order.in_doubt)));
+        let order = [(hop(2), true), (NextHop::Direct, false), (hop(1), true)];
+        assert_eq!(taken[..3], order.map(Some));
+        assert_eq!(taken[3], None);
     }
 
     /// What is known of a retry holds for its own hop alone.
@@ -283,10 +303,17 @@ mod tests {
     fn retry_binds_its_hop() {
         let mut hops = Hops::new(vec![hop(2)], None);
         hops.retry_cold(hop(1), true);
-        let other = hops.take(|next| *next == hop(2)).unwrap();
+        let trust = |next: &NextHop| {
+            if *next == hop(2) {
+                Trust::Full
+            } else {
+                Trust::None
+            }
+        };
+        let other = hops.take(trust).unwrap();
         assert_eq!(other.hop, hop(2));
         assert!(!other.cold && !other.without_syn_option);
-        let same = hops.take(|_| true).unwrap();
+        let same = hops.take(|_| Trust::Full).unwrap();
         assert_eq!(same.hop, hop(1));
         assert!(same.cold && same.without_syn_option);
     }
@@ -299,7 +326,7 @@ mod tests {
         hops.note(NextHop::Direct);
         assert!(hops.lead_on(true) && !hops.lead_on(false));
         assert!(hops.lead_on_after(Some(Reply::Failed)));
-        assert_eq!(hops.take(|_| true).unwrap().hop, NextHop::Direct);
+        assert_eq!(hops.take(|_| Trust::Full).unwrap().hop, NextHop::Direct);
         hops.note(NextHop::Direct);
         assert!(!hops.lead_on_after(Some(Reply::Failed)), "once is enough");
     }

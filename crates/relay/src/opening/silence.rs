@@ -3,8 +3,11 @@
 //! kernel and the node have sent, and the time.
 //!
 //! A node whose link is cut acknowledges nothing; one that hangs acknowledges and sends nothing of
-//! its own. One that only waits for a server sends progress reports. What may have arrived is never
-//! sent again: a flow of which the next node has acknowledged bytes takes no other route.
+//! its own. One that only waits for a server sends progress reports.
+//!
+//! A missing acknowledgement shows nothing about what was sent: bytes may have reached the server
+//! while the acknowledgement was lost. So a flow takes another route only if none of its bytes has
+//! left for the next node. Otherwise it waits, as without nodes, and is reset if its hop is gone.
 
 use std::time::Duration;
 
@@ -23,22 +26,29 @@ const ACKED_ROUND_TRIPS: u32 = 4;
 /// What the first message of a node that acknowledges may take, beyond as many round trips:
 /// [`WORKING_AFTER`] and a retransmission of it.
 const MESSAGE_MIN: Duration = Duration::from_millis(1200);
-/// After that time a flow is reset that has no other route.
+/// After that time a flow is reset that takes no other route.
 const MESSAGE_MAX: Duration = Duration::from_secs(5);
+/// How often the request of a hop that was open before is sent again in vain, while other hops to its
+/// node bring something, until the hop counts as dead: as long as a link that loses a third of
+/// packets makes that once in hundreds of flows.
+const VAIN_MAX: u8 = 5;
 
 /// What is known of a flow that waits for the next node's reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// The request is acknowledged.
     pub(crate) acked: bool,
-    /// Bytes of the flow are, so that they may be delivered.
-    pub(crate) delivered: bool,
+    /// Bytes of the flow have left for the node, so that they may be delivered.
+    pub(crate) sent: bool,
     /// The node itself has sent something, or is none that reports progress.
     pub(crate) works: bool,
     /// The smoothed round trip time of the hop, once known.
     pub(crate) round: Option<Duration>,
     /// It can take another route: from here, or from the node that requested it.
     pub(crate) movable: bool,
+    /// Another hop to the node has brought something after the request. Then only this one may be
+    /// dead, as where a firewall has forgotten it: how often the kernel has sent again in vain since.
+    pub(crate) in_vain: Option<u8>,
 }
 
 /// What to do about it.
@@ -50,7 +60,7 @@ enum Step {
     Wait(Duration),
     /// Nothing until then for this flow, but others should take another route.
     Warn(Duration),
-    /// Take another route. By the acknowledgements of the next node, nothing of the flow has arrived.
+    /// Take another route. Nothing of the flow can have arrived.
     Move,
     /// Reset the flow: what the node has done with its bytes is unknown.
     GiveUp,
@@ -85,18 +95,19 @@ fn next_step(since: Duration, now: Duration, seen: Seen) -> Step {
     } else {
         rounds.unwrap_or(ACKED_MAX).clamp(ACKED_MIN, ACKED_MAX)
     };
-    let give_up = since + MESSAGE_MAX + rounds.unwrap_or_default();
     if now < since + within {
-        Step::Wait(since + within)
-    } else if seen.movable && !seen.delivered {
-        Step::Move
-    } else if !seen.acked {
-        // The hop may come back, and the flow has no other.
-        Step::Warn(now + MESSAGE_MAX)
-    } else if now < give_up {
-        Step::Warn(give_up)
-    } else {
-        Step::GiveUp
+        return Step::Wait(since + within);
+    }
+    if seen.movable && !seen.sent {
+        return Step::Move;
+    }
+    let give_up = since + MESSAGE_MAX + rounds.unwrap_or_default();
+    match seen.acked {
+        true if now >= give_up => Step::GiveUp,
+        true => Step::Warn(give_up),
+        false if seen.in_vain >= Some(VAIN_MAX) => Step::GiveUp,
+        // The hop may come back.
+        false => Step::Warn(now + MESSAGE_MAX),
     }
 }
 
@@ -107,10 +118,11 @@ mod tests {
     const SINCE: Duration = Duration::from_secs(100);
     const NOTHING: Seen = Seen {
         acked: false,
-        delivered: false,
+        sent: false,
         works: false,
         round: Some(Duration::from_millis(20)),
         movable: true,
+        in_vain: None,
     };
 
     fn after(millis: u64, seen: Seen) -> Step {
@@ -153,7 +165,7 @@ mod tests {
     fn working_node_has_time() {
         let works = Seen {
             acked: true,
-            delivered: true,
+            sent: true,
             works: true,
             ..NOTHING
         };
@@ -174,14 +186,37 @@ mod tests {
     // promise: K15
     #[test]
     fn possible_arrival_not_resent() {
-        let delivered = Seen {
-            acked: true,
-            delivered: true,
+        let sent = Seen {
+            sent: true,
             ..NOTHING
         };
-        assert_eq!(after(1279, delivered), until(1280));
-        assert_eq!(after(1280, delivered), warn_until(5080));
-        assert_eq!(after(5080, delivered), Step::GiveUp);
+        assert_eq!(after(700, sent), warn_until(5700));
+        assert_eq!(after(60_000, sent), warn_until(65_000));
+        let acked = Seen {
+            acked: true,
+            ..sent
+        };
+        assert_eq!(after(1279, acked), until(1280));
+        assert_eq!(after(1280, acked), warn_until(5080));
+        assert_eq!(after(5080, acked), Step::GiveUp);
+    }
+
+    // promise: K28
+    #[test]
+    fn dead_hop_given_up() {
+        let unacknowledged = |times| Seen {
+            sent: true,
+            in_vain: Some(times),
+            ..NOTHING
+        };
+        assert_eq!(after(699, unacknowledged(5)), until(700));
+        assert_eq!(after(5000, unacknowledged(4)), warn_until(10_000));
+        assert_eq!(after(5000, unacknowledged(5)), Step::GiveUp);
+        let unsent = Seen {
+            sent: false,
+            ..unacknowledged(0)
+        };
+        assert_eq!(after(700, unsent), Step::Move);
     }
 
     // promise: K15

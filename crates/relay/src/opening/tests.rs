@@ -52,20 +52,30 @@ fn list(actions: Actions) -> Vec<Action> {
 impl Trace {
     /// The best next hop is `hop`; how it is to be tried.
     fn tries(&mut self, hop: NextHop, at: u64) -> Try {
-        let order = self.0.next_hop(|_| true, ms(at)).unwrap();
+        let order = self.0.next_hop(|_| Trust::Full, ms(at)).unwrap();
         assert_eq!(order.hop, hop);
         order
     }
 
     /// The next hop is a node; the request goes to it as `sent`.
     fn opens(&mut self, node: u64, sent: Sent, at: u64) -> Vec<Action> {
-        let hop = NextHop::Hop(path(node));
-        let order = Try {
-            hop,
-            cold: false,
-            without_syn_option: false,
-        };
-        list(self.0.on_hop_opened(path(node), order, sent, ms(at)))
+        list(self.0.on_hop_opened(path(node), order(node), sent, ms(at)))
+    }
+}
+
+fn order(node: u64) -> Try {
+    Try {
+        hop: hop(node),
+        cold: false,
+        without_syn_option: false,
+        in_doubt: false,
+    }
+}
+
+fn in_doubt(node: u64) -> Try {
+    Try {
+        in_doubt: true,
+        ..order(node)
     }
 }
 
@@ -189,6 +199,34 @@ fn unvalidated_client_owes_message() {
     assert_eq!(opened, [Action::AwaitReply]);
     let joined = [Action::Release, Action::SendValidated, Action::Join];
     assert_eq!(list(trace.0.on_validated()), joined);
+}
+
+/// The message that its client is validated does not wait: the last node restrains its SYN until then.
+// promise: K15
+#[test]
+fn doubted_hop_gets_no_byte_before_reply() {
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2), hop(3)]);
+    let opened = trace
+        .0
+        .on_hop_opened(path(2), in_doubt(2), Sent::Warm, ms(0));
+    assert_eq!(list(opened), [Action::AwaitReply]);
+    let validated = [Action::Release, Action::SendValidated];
+    assert_eq!(list(trace.0.on_validated()), validated);
+    let replied = trace.0.on_reply(Some(Reply::Connected), ms(50));
+    let connected = Action::Report(Report::Connected(path(2)));
+    assert_eq!(list(replied), [connected, Action::Join]);
+}
+
+// promise: K15
+#[test]
+fn doubted_hop_left_when_silent() {
+    let mut trace = begun(AcceptMode::LATE, Arrival::Plain, &[hop(2), hop(3)]);
+    let opened = trace
+        .0
+        .on_hop_opened(path(2), in_doubt(2), Sent::Warm, ms(0));
+    assert_eq!(list(opened), [Action::AwaitReply]);
+    assert_eq!(list(trace.0.on_hop_silent()), [Action::Close, Action::Try]);
+    trace.tries(hop(3), 700);
 }
 
 #[test]

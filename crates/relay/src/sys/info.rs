@@ -120,6 +120,11 @@ pub(crate) fn round_and_window(socket: &impl AsFd) -> Option<(Option<Duration>, 
     Some((round, info.tcpi_snd_cwnd))
 }
 
+/// How often in a row the kernel has sent again what is not acknowledged.
+pub(crate) fn sent_in_vain(socket: &impl AsFd) -> u8 {
+    raw_tcp_info(socket).map_or(0, |info| info.tcpi_retransmits)
+}
+
 /// The lowest round-trip time of a connection, if measured.
 pub(crate) fn min_rtt(socket: &impl AsFd) -> Option<Duration> {
     let least = raw_tcp_info(socket).ok()?.tcpi_min_rtt;

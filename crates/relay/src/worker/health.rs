@@ -10,7 +10,7 @@ use posthaste_wire::hop::Reply;
 use crate::black_holes::BlackHoles;
 use crate::chain::{Chains, NextHop, Path};
 use crate::intercept::Intercept;
-use crate::opening::{Origin, Report, is_of_all_flows};
+use crate::opening::{Origin, Report, Trust, is_of_all_flows};
 use crate::warm::WarmHops;
 
 use super::Worker;
@@ -56,6 +56,15 @@ impl Health {
     /// Whether nothing is remembered, as nearly always.
     pub(super) fn is_clear(&self) -> bool {
         self.down.is_empty() && self.resets.is_empty()
+    }
+
+    /// Whether a route has failed, and connected no flow since then.
+    fn has_failed(&self, path: Path) -> bool {
+        let failures = [Failure::Peer(path.peer), Failure::Path(path)];
+        !self.down.is_empty()
+            && failures
+                .iter()
+                .any(|failure| self.down.contains_key(failure))
     }
 
     /// Makes flows that begin now use other routes for `time`.
@@ -122,6 +131,17 @@ impl Standing<'_> {
             && !self.black_holes.is_silent(path, self.now)
             && !self.of_hops_to(peer, WarmHops::down)
             && (self.is_over(Failure::Clock(peer)) || self.of_hops_to(peer, WarmHops::has_waiting))
+    }
+
+    /// How far a flow may rely on a route.
+    pub(super) fn trust(&self, next_hop: &NextHop) -> Trust {
+        if !self.is_up(next_hop) {
+            return Trust::None;
+        }
+        match *next_hop {
+            NextHop::Hop(path) if self.health.has_failed(path) => Trust::Doubt,
+            _ => Trust::Full,
+        }
     }
 
     fn is_over(&self, failure: Failure) -> bool {

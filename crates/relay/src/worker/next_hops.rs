@@ -94,7 +94,7 @@ impl<I: Intercept> Worker<I> {
         preface.syn_options = opened.sent == Sent::SynOption;
         preface.is_warm = opened.sent == Sent::Warm;
         // Until the node's kernel accepts, the limit for that counts, not the one for a reply.
-        preface.waits_since = None;
+        (preface.waits_since, preface.alive) = (None, None);
         if let Some(pending) = entry.pending() {
             pending.request = opened.request;
         }

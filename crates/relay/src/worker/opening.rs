@@ -435,13 +435,16 @@ impl<I: Intercept> Worker<I> {
             _ => Duration::ZERO,
         };
         // Queries the kernel, so only for flows whose reply is overdue.
-        if let Some((via, since, seen)) = seen_of(entry, alive_at) {
+        if let Some(preface) = &mut entry.preface {
+            preface.note_alive(alive_at, entry.sockets[Side::Upstream].as_ref());
+        }
+        if let Some((via, since, seen)) = seen_of(entry) {
             let actions = silence::on_look(via, since, now, seen);
             self.carry_out_all(key, actions, OPEN);
         }
     }
 
-    /// Leaves a hop over which no byte of the flow has arrived.
+    /// Leaves a hop over which no byte of the flow was sent.
     fn leave_hop(&mut self, key: u64) {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
@@ -528,8 +531,8 @@ impl<I: Intercept> Worker<I> {
         let Some(pending) = pending else {
             return;
         };
-        let is_up = |next_hop: &NextHop| standing.is_up(next_hop);
-        let Some(order) = pending.opening.next_hop(is_up, self.now) else {
+        let trust = |next_hop: &NextHop| standing.trust(next_hop);
+        let Some(order) = pending.opening.next_hop(trust, self.now) else {
             return self.drive(key, |opening, _| opening.on_exhausted());
         };
         self.try_out(&order.hop);

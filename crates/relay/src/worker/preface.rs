@@ -138,6 +138,9 @@ pub(super) struct Preface {
     pub(super) is_warm: bool,
     /// Since when the next node has had the request, as far as its kernel accepts connections.
     pub(super) waits_since: Option<Duration>,
+    /// Another hop to that node has brought something since then, and this one was open before: how
+    /// often the kernel had sent again in vain by then.
+    pub(super) alive: Option<u8>,
     /// How the flow goes on without that node.
     pub(super) fallback: Option<Box<Fallback>>,
     /// The client's bytes wait in its socket: the flow may keep no more until the next node replies.
@@ -239,6 +242,15 @@ impl Preface {
         }
     }
 
+    /// Another hop to the next node than that of `socket` has last brought something at `alive_at`.
+    pub(super) fn note_alive(&mut self, alive_at: Duration, socket: Option<&OwnedFd>) {
+        // Where a firewall has forgotten an idle hop, only that one is dead.
+        let is_later = self.waits_since.is_some_and(|since| alive_at > since);
+        if self.is_warm && is_later && self.alive.is_none() {
+            self.alive = socket.map(sys::sent_in_vain);
+        }
+    }
+
     /// How it arrived at this node.
     pub(super) fn arrival(&self) -> Arrival {
         match (&self.requested_in_syn, self.by) {
@@ -253,7 +265,7 @@ impl Preface {
     pub(super) fn forget_hop(&mut self) {
         (self.expecting, self.via) = (None, None);
         self.streams[Side::Upstream] = None;
-        (self.waits_since, self.syn_options) = (None, false);
+        (self.waits_since, self.alive, self.syn_options) = (None, None, false);
         (self.failed, self.undelivered) = (None, false);
         self.watch = Watch::default();
         self.starting[Side::Upstream] = None;

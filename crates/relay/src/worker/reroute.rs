@@ -109,59 +109,54 @@ impl<I: Intercept> Worker<I> {
 }
 
 /// The state of a flow that waits for the next node's reply: its route, since when, and what was
-/// acknowledged and received. `alive_at`: when other hops to that node last showed that it lives.
-pub(super) fn seen_of(entry: &Entry, alive_at: Duration) -> Option<(Path, Duration, Seen)> {
+/// sent, acknowledged and received.
+pub(super) fn seen_of(entry: &Entry) -> Option<(Path, Duration, Seen)> {
     if entry.has_lost_client() {
         return None;
     }
     let preface = entry.preface.as_deref()?;
     let expecting = preface.expecting.as_ref()?;
     let (via, since) = (preface.via?, preface.waits_since?);
-    let (sent, next_hops_left) = match &entry.state {
-        State::Open(relay) => (
-            relay.sent_to_upstream(),
-            preface
-                .fallback
-                .as_deref()
-                .is_some_and(|fallback| fallback.can_go_on(false)),
-        ),
-        // Only the request was written: no byte of the flow can be delivered.
-        State::Opening(pending) => (0, !pending.opening.hops.is_empty()),
-    };
-    let can_repeat = match &entry.state {
-        State::Open(_) => preface
-            .fallback
-            .as_deref()
-            .is_some_and(|fallback| fallback.can_go_on(true)),
-        State::Opening(_) => true,
-    };
-    let (acked, delivered, round, by_other) = match entry.end(Side::Upstream)? {
+    let (sent, next_hops_left, can_repeat) = routes_of(entry)?;
+    let (acked, round, in_vain, by_other) = match entry.end(Side::Upstream)? {
         End::Socket(socket) => {
             // The flow's bytes are the last ones written.
-            let unacked = sys::unacked_bytes(socket).ok()?;
+            let acked = sys::unacked_bytes(socket).ok()? <= sent;
             let round = sys::round_and_window(socket).and_then(|(round, _)| round);
-            // Where a firewall has forgotten an idle hop, only that one is dead.
-            let is_dead = preface.is_warm && alive_at > since;
-            (
-                unacked <= sent,
-                unacked < sent,
-                round,
-                can_repeat && is_dead,
-            )
+            let alive = preface.alive;
+            let in_vain = alive.map(|before| sys::sent_in_vain(socket).saturating_sub(before));
+            (acked, round, in_vain, can_repeat && alive.is_some())
         }
-        // What came may be the acknowledgement of any of them.
+        // What came may be the acknowledgement of any of its streams. If they are lost, so is the
+        // connection, which resets this one. The same hop is left by TCP, whatever others there
+        // are.
         End::Stream(stream) => {
             let acked = stream.has_acked(since);
-            // The same hop is left by TCP, whatever others there are.
-            (acked, acked && sent > 0, stream.round_trip(), can_repeat)
+            (acked, stream.round_trip(), None, can_repeat)
         }
     };
     let seen = Seen {
         acked,
-        delivered,
+        sent: sent > 0,
         works: expecting.works(),
         round,
         movable: next_hops_left || by_other || preface.is_for_peer(),
+        in_vain,
     };
     Some((via, since, seen))
+}
+
+/// How many bytes of a flow have left for the next node, whether it has another next hop, and
+/// whether it may take the same one again.
+fn routes_of(entry: &Entry) -> Option<(u64, bool, bool)> {
+    let preface = entry.preface.as_deref()?;
+    let can_go_on = |repeat| {
+        let fallback = preface.fallback.as_deref();
+        fallback.is_some_and(|fallback| fallback.can_go_on(repeat))
+    };
+    Some(match &entry.state {
+        State::Open(relay) => (relay.sent_to_upstream(), can_go_on(false), can_go_on(true)),
+        // Only the request was written.
+        State::Opening(pending) => (0, !pending.opening.hops.is_empty(), true),
+    })
 }

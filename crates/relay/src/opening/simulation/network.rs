@@ -51,9 +51,12 @@ pub(super) struct Conn {
     last_ms: [u64; 2],
     /// What has arrived and is not read, by direction: up first.
     pub(super) inbox: [VecDeque<Message>; 2],
-    /// Messages and bytes of the flow that the accepting host has acknowledged.
+    /// Whether its dialer has an acknowledgement of the request.
     pub(super) acked: bool,
-    pub(super) delivered: bool,
+    /// Whether bytes of the flow have left its dialer.
+    pub(super) has_bytes: bool,
+    /// What was under way to the accepting host when the dialer closed it is lost.
+    loses_the_rest: bool,
     /// Next byte that the server expects.
     expected: u32,
 }
@@ -75,7 +78,8 @@ impl World {
             last_ms: [0; 2],
             inbox: [VecDeque::new(), VecDeque::new()],
             acked: false,
-            delivered: false,
+            has_bytes: false,
+            loses_the_rest: false,
             expected: 0,
         });
         self.conns.len() - 1
@@ -83,6 +87,29 @@ impl World {
 
     fn is_mute(&self, host: Host) -> bool {
         matches!(host, Host::Node(node) if self.health[node] == Health::IsDead)
+    }
+
+    /// The link of a connection to a node: until when it is silent, if it is.
+    fn silent_until(&self, conn: usize) -> Option<u64> {
+        let Host::Node(node) = self.conns[conn].hosts[1] else {
+            return None;
+        };
+        let silences = self.plan.silences[node].iter();
+        let mut ends = silences.filter(|silence| silence.contains(&self.now_ms));
+        ends.next().map(|silence| silence.end)
+    }
+
+    /// How long a packet takes from now, with what it is sent again.
+    fn way(&mut self, conn: usize) -> u64 {
+        let delay = self.delay();
+        match self.silent_until(conn) {
+            // Hosts retransmit less and less often.
+            Some(end) => {
+                let left = u32::try_from(end - self.now_ms).expect("short");
+                u64::from(left) + self.rng.below(u64::from(left) + 200) + delay
+            }
+            None => delay,
+        }
     }
 
     /// Sends the SYN of a connection, and retransmits it twice.
@@ -98,7 +125,7 @@ impl World {
             self.conns[conn].hosts[1],
             self.conns[conn].is_closed || self.conns[conn].is_open,
         );
-        if is_over || self.is_mute(to) {
+        if is_over || self.is_mute(to) || self.silent_until(conn).is_some() {
             return;
         }
         let delay = self.delay();
@@ -132,7 +159,8 @@ impl World {
 
     /// A message arrives behind those that were sent before.
     pub(super) fn send(&mut self, conn: usize, up: bool, message: Message) {
-        let delay = self.delay();
+        let delay = self.way(conn);
+        self.conns[conn].has_bytes |= up && matches!(message, Message::Byte(_) | Message::Fin);
         let last = &mut self.conns[conn].last_ms[usize::from(!up)];
         let at = (self.now_ms + delay).max(*last);
         *last = at;
@@ -147,6 +175,7 @@ impl World {
             return;
         }
         self.conns[conn].is_closed = true;
+        self.conns[conn].loses_the_rest = self.rng.once_in(2);
         if !self.conns[conn].is_open {
             return;
         }
@@ -165,12 +194,12 @@ impl World {
             return;
         }
         let is_last = matches!(message, Message::Fin | Message::Reset | Message::Reply(_));
-        if self.conns[conn].is_closed && !is_last && up && to != Host::Server {
+        if self.conns[conn].loses_the_rest && !is_last && up && to != Host::Server {
             return;
         }
-        if up {
-            self.conns[conn].acked |= matches!(message, Message::Request { .. });
-            self.conns[conn].delivered |= matches!(message, Message::Byte(_));
+        if up && matches!(message, Message::Request { .. }) {
+            let way = self.way(conn);
+            self.after(way, Event::Acked(conn));
         }
         match to {
             Host::Server => self.on_server(conn, message),

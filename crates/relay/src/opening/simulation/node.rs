@@ -357,10 +357,11 @@ impl World {
         let conn = &self.conns[of.up.filter(|_| of.expects_reply)?];
         let seen = Seen {
             acked: conn.acked,
-            delivered: conn.delivered,
+            sent: conn.has_bytes,
             works: of.works,
             round: Some(Duration::from_millis(100)),
             movable: hops_left || of.arrival != Arrival::Plain,
+            in_vain: None,
         };
         Some((of.via?, of.waits_since?, seen))
     }

@@ -9,7 +9,7 @@ use posthaste_wire::hop::Icmp;
 use crate::chain::{NextHop, Path};
 use crate::frame::Frame;
 use crate::intercept::HalfOpen;
-use crate::opening::{Arrival, Blame, Hops, Opening, Sent, Try};
+use crate::opening::{Arrival, Blame, Hops, Opening, Sent, Trust, Try};
 use crate::outcome::Outcome;
 
 use super::network::{Host, Message};
@@ -35,8 +35,13 @@ impl World {
     pub(super) fn try_next(&mut self, flow: usize) {
         let down = id(self.rng.below(2 * super::NODES));
         let now = self.now();
-        let is_up = |next: &NextHop| !matches!(next, NextHop::Hop(path) if path.peer == down);
-        match self.flows[flow].opening().next_hop(is_up, now) {
+        let doubted = id(self.rng.below(2 * super::NODES));
+        let trust = |next: &NextHop| match next {
+            NextHop::Hop(path) if path.peer == down => Trust::None,
+            NextHop::Hop(path) if path.peer == doubted => Trust::Doubt,
+            _ => Trust::Full,
+        };
+        match self.flows[flow].opening().next_hop(trust, now) {
             None => self.drive(flow, |opening, _| opening.on_exhausted()),
             Some(order) => match order.hop {
                 NextHop::Direct => self.open_direct(flow),
