@@ -3,7 +3,7 @@
 #
 # Installs what building, testing and showing posthaste needs and this machine
 # lacks: Debian or Ubuntu packages, then the Rust toolchain that
-# rust-toolchain.toml names. Changes nothing when everything is there.
+# rust-toolchain.toml names, then the trees that setup-systemd.sh makes. Changes nothing when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +26,7 @@ main() {
         install_packages
     fi
     install_toolchain
+    scripts/setup-systemd.sh
     say "ready"
 }
 
@@ -66,6 +67,8 @@ find_missing_packages() {
     command_in ip iproute2 "network namespaces of demo and tests"
     command_in systemd-analyze systemd "checks the units in the tests"
     command_in setpriv util-linux "runs a service as its user in the tests"
+    command_in debootstrap debootstrap "makes the files of hosts with systemd in the tests"
+    file_at /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring "verifies their packages"
     command_in nft nftables "firewalls of the tests"
     command_in ethtool ethtool "offloads of interfaces in the tests"
 }

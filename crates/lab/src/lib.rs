@@ -25,6 +25,7 @@ pub mod handover;
 mod http;
 pub mod link;
 pub mod load;
+pub mod machine;
 mod mesh;
 mod model;
 pub mod multipath;

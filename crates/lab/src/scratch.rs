@@ -2,7 +2,7 @@
 //! Temporary directories, and the removal of everything a lab process leaves behind.
 //!
 //! Everything the lab creates on a host is named `ph-<pid>-<number>`: network namespaces under
-//! `/run/netns` and directories under the temporary directory. The owner removes its things in
+//! `/run/netns`, control groups and directories under the temporary directory. The owner removes its things in
 //! `Drop`; a process that gets a termination signal removes all of its own first; and a new process
 //! removes those of processes that no longer exist. Nothing else is ever removed.
 
@@ -20,6 +20,9 @@ use signal_hook::iterator::Signals;
 
 /// Where `ip netns` keeps namespaces by name.
 pub(crate) const NAMESPACES: &str = "/run/netns";
+
+/// Where version 2 of control groups is mounted: alone, or beside version 1.
+const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The next number for a name of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -84,10 +87,13 @@ pub(crate) fn prepare() {
     });
 }
 
-/// Removes the namespaces and directories whose owner's process id satisfies `chosen`.
+/// Removes the namespaces, control groups and directories whose owner's process id satisfies `chosen`.
 fn remove_matching(chosen: impl Fn(u32) -> bool) {
     for path in entries(Path::new(NAMESPACES), &chosen) {
         remove_namespace(&path);
+    }
+    for path in groups().iter().flat_map(|groups| entries(groups, &chosen)) {
+        let _ = remove_group(&path);
     }
     for path in entries(&std::env::temp_dir(), &chosen) {
         let _ = fs::remove_dir_all(path);
@@ -120,6 +126,25 @@ pub(crate) fn remove_namespace(path: &Path) {
     // Another process may be cleaning up at the same time: then the name is gone.
     let _ = umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
+}
+
+/// The control group with all others, of version 2.
+pub(crate) fn groups() -> Option<PathBuf> {
+    let mut places = GROUPS.map(PathBuf::from).into_iter();
+    places.find(|place| place.join("cgroup.procs").exists())
+}
+
+/// Removes a control group and those in it, which have no processes. That there is none is no error.
+pub(crate) fn remove_group(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_group(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn clean_up_on_signal() -> io::Result<()> {

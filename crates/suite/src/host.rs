@@ -18,11 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Directories with the things of network namespaces, nodes and commands.
-const DIRECTORIES: [&str; 4] = [
+const DIRECTORIES: [&str; 5] = [
     "/run/netns",
     "/run/posthaste",
     "/sys/fs/bpf/posthaste",
     "/sys/fs/cgroup",
+    "/sys/fs/cgroup/unified",
 ];
 
 /// Commands that list what is configured. A host may lack a program, and then has nothing of it.
