@@ -6,14 +6,15 @@
 //! that use it keep it until they end.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use posthaste_relay::flow::mapped;
+use posthaste_relay::sys::random;
 
 use crate::error::Error;
 use crate::kernel_types::{Field, KernelTypes, Structure};
@@ -30,6 +31,8 @@ const STRUCT_OPS: u32 = 44;
 const NON_RESTRICTED: u32 = 1;
 /// `TCP_CA_NAME_MAX`
 const NAME_BYTES: usize = 16;
+/// How many names are tried: of a million, few are taken.
+const NAMES_MAX: u32 = 8;
 /// The structure of the kernel, and that which user space fills in.
 const OPERATIONS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
@@ -54,11 +57,10 @@ impl Congestion {
         let maps = (0..congestion::OBJECT.maps.len()).map(|map| congestion::OBJECT.make(map, None));
         let maps: Vec<_> = maps.collect::<Result<_, _>>()?;
         let programs = load(&types, &operations, &maps)?;
-        // The kernel allows no hyphen. Process numbers have up to 22 bits, and 5 digits fit.
-        let name = format!("posthaste_{:x}", process::id() & 0xf_ffff);
         let value = types.structure(VALUE)?;
-        let filled = fill_in(&operations, &value, &programs, &name)?;
-        let (map, link) = register(&value, &filled)?;
+        let (name, (map, link)) = under_free_name(|name| {
+            register(&value, &fill_in(&operations, &value, &programs, name)?)
+        })?;
         Ok(Self {
             name,
             limits: Arc::clone(&maps[map::LIMITS]),
@@ -98,6 +100,24 @@ impl Congestion {
         }
         let mut new = new.iter();
         new.try_for_each(|(key, limit)| self.limits.update(key, &limit.to_ne_bytes()))
+    }
+}
+
+/// Registers under a name that no other process of this kernel has. Not by the number of the process:
+/// containers have the same ones.
+fn under_free_name<T>(
+    mut register: impl FnMut(&str) -> Result<T, Error>,
+) -> Result<(String, T), Error> {
+    let mut attempts = NAMES_MAX;
+    loop {
+        // The kernel allows no hyphen, and five digits fit.
+        let name = format!("posthaste_{:05x}", u32::from_ne_bytes(random()) & 0xf_ffff);
+        attempts -= 1;
+        match register(&name) {
+            Err(Error::Register { source })
+                if source.kind() == ErrorKind::AlreadyExists && attempts > 0 => {}
+            result => return Ok((name, result?)),
+        }
     }
 }
 
@@ -225,4 +245,33 @@ fn register(value: &Structure<'_>, filled: &[u8]) -> Result<(OwnedFd, OwnedFd), 
 
 fn whole(number: u32) -> usize {
     usize::try_from(number).expect("32 bits fit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_names_are_passed_over() {
+        let mut tried = Vec::new();
+        let taken = || Error::Register {
+            source: ErrorKind::AlreadyExists.into(),
+        };
+        let (name, ()) = under_free_name(|name| {
+            tried.push(name.to_owned());
+            if tried.len() < 3 {
+                Err(taken())
+            } else {
+                Ok(())
+            }
+        })
+        .unwrap();
+        assert!(name.len() < NAME_BYTES && Some(&name) == tried.last());
+        let mut count = 0;
+        let failed: Result<(String, ()), Error> = under_free_name(|_| {
+            count += 1;
+            Err(taken())
+        });
+        assert!(failed.is_err() && count == NAMES_MAX);
+    }
 }

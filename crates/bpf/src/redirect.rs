@@ -551,9 +551,10 @@ pub(crate) fn shared(object: &Object, number: usize, maps: &[Arc<Map>]) -> Optio
     maps.iter().find(|map| map.name() == name).cloned()
 }
 
-/// The cgroup of this process, with or without privilege; on failure the error of the former.
+/// The cgroup of this process, without privilege or with; on failure the error of the latter. In this
+/// order: a service may be forbidden to mount, and need not.
 fn own_cgroup() -> io::Result<OwnedFd> {
-    cgroup::own().or_else(|error| cgroup::own_as_mounted().map_err(|_| error))
+    cgroup::own_as_mounted().or_else(|_| cgroup::own())
 }
 
 /// The number by which the programs identify a network namespace. The kernel numbers them in
