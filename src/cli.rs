@@ -14,6 +14,8 @@ use crate::verb::{AdminArgs, ConfigArgs, print};
 use crate::{client, doctor, guard, host, keys, node, plan, run, tryout, upgrade};
 use posthaste_config::Config;
 use posthaste_config::controller::Controller;
+use posthaste_daemon::journal;
+use posthaste_daemon::log::Level;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +67,9 @@ enum Verb {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Print only mistakes and warnings
+        #[arg(short, long, conflicts_with = "json")]
+        quiet: bool,
     },
     /// Check whether a node can work on this host, and print how to fix each problem
     Doctor {
@@ -158,7 +163,7 @@ impl Cli {
                 let read = Controller::load(&config)?;
                 posthaste_controller::run(&config, read)?;
             }
-            Verb::Check { file, json } => check(&file, json)?,
+            Verb::Check { file, json, quiet } => check(&file, (json, quiet))?,
             Verb::Doctor { config, json } => {
                 let config = Config::load_or_default(config.config.as_deref())?;
                 return doctor::run(&config, json);
@@ -209,13 +214,13 @@ impl Cli {
     }
 }
 
-/// The `check` verb.
-fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
+/// The `check` verb, which prints JSON, or only mistakes and warnings.
+fn check(file: &std::path::Path, form: (bool, bool)) -> anyhow::Result<()> {
     // An unreadable file passes for a node's: `Config::load` then reports why it cannot be read.
     let text = std::fs::read_to_string(file).unwrap_or_default();
     if Controller::is_meant_by(&text) {
         let config = Controller::load(file)?;
-        return explain(file, &config.warnings, json, &config, config.to_json()?);
+        return explain(file, &config.warnings, form, &config, config.to_json()?);
     }
     let config = Config::load(file)?;
     // Warnings, not errors: the file may be meant for another host than the one that checks it.
@@ -224,19 +229,23 @@ fn check(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
         .iter()
         .map(|conflict| format!("on this host: {conflict}"));
     let warnings: Vec<String> = config.warnings.iter().cloned().chain(conflicts).collect();
-    explain(file, &warnings, json, &config, config.to_json()?)
+    explain(file, &warnings, form, &config, config.to_json()?)
 }
 
-/// Explains a valid file.
+/// Explains a valid file: as JSON, or only by its warnings.
 fn explain(
     file: &std::path::Path,
     warnings: &[String],
-    as_json: bool,
+    (as_json, quiet): (bool, bool),
     config: &impl std::fmt::Display,
     json: String,
 ) -> anyhow::Result<()> {
     for warning in warnings {
-        eprintln!("warning: {}: {warning}", file.display());
+        let text = format!("warning: {}: {warning}", file.display());
+        journal::report(Level::Warn, &text);
+    }
+    if quiet {
+        return Ok(());
     }
     if as_json {
         return print(&(json + "\n"));

@@ -4,6 +4,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use posthaste_daemon::journal;
+use posthaste_daemon::log::Level;
 
 mod admin;
 mod affinity;
@@ -33,7 +35,7 @@ mod verb;
 
 fn main() -> ExitCode {
     cli::Cli::parse().run().unwrap_or_else(|error| {
-        eprintln!("posthaste: {error:#}");
+        journal::report(Level::Error, &format!("posthaste: {error:#}"));
         // clap exits with 2 for a wrong command line; a wrong configuration is the same to a
         // script.
         let usage = error.is::<posthaste_config::Error>();

@@ -4,6 +4,7 @@
 
 pub mod file;
 pub mod http;
+pub mod journal;
 pub mod log;
 pub mod metrics;
 pub mod notify;

@@ -16,7 +16,7 @@ use anyhow::Context;
 use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::control::{Denied, Ended, Journal};
 
-use crate::privileges;
+use crate::{journal, privileges};
 
 mod line;
 mod quota;
@@ -82,6 +82,18 @@ struct Shared {
     connections: AtomicBool,
     /// Dropped events; workers count dropped relays.
     events_dropped: AtomicU64,
+    /// Whether lines begin with their priority, for systemd's journal.
+    with_priority: bool,
+}
+
+impl Shared {
+    fn priority(&self, level: Level) -> &'static str {
+        if self.with_priority {
+            journal::prefix(level)
+        } else {
+            ""
+        }
+    }
 }
 
 /// A handle of the log: cheap to clone, one per thread.
@@ -123,6 +135,7 @@ pub fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
         waiting: AtomicUsize::new(0),
         connections: AtomicBool::new(connections),
         events_dropped: AtomicU64::new(0),
+        with_priority: journal::reads(std::io::stdout()),
     });
     let theirs = Arc::clone(&shared);
     let (writing, written) = channel();
@@ -148,7 +161,7 @@ pub fn start(connections: bool) -> anyhow::Result<(Log, Writer)> {
 impl Log {
     /// Logs an event of the node. `fields` become `key=value`.
     pub fn event(&self, level: Level, message: &str, fields: &[(&str, &dyn Display)]) {
-        let mut line = String::new();
+        let mut line = self.shared.priority(level).to_owned();
         write_head(&mut line, level, message);
         for (key, value) in fields {
             let _ = write!(line, " {key}={}", Value(&value.to_string()));
@@ -263,7 +276,7 @@ fn write_all(entries: &Receiver<Entry>, shared: &Shared, mut out: impl Write) {
         while let Some(entry) = next {
             // Before the write: the bound is one of the queue, and `text` has its own.
             shared.waiting.fetch_sub(entry.records(), Ordering::Relaxed);
-            write_entry(&mut text, &entry);
+            write_entry(&mut text, &entry, shared.priority(Level::Info));
             // What has gathered goes out in one write, but memory stays bounded.
             next = if text.len() < WRITE_BYTES {
                 entries.try_recv().ok()
@@ -282,10 +295,16 @@ fn next_entry(entries: &Receiver<Entry>) -> Option<Entry> {
     entries.try_recv().ok().or_else(waited)
 }
 
-fn write_entry(text: &mut String, entry: &Entry) {
+/// `priority` is that of ended relays.
+fn write_entry(text: &mut String, entry: &Entry, priority: &str) {
     match entry {
         Entry::Line(line) => text.push_str(line),
-        Entry::Ended(ended) => ended.iter().for_each(|ended| write_ended(text, ended)),
+        Entry::Ended(ended) => {
+            for ended in ended {
+                text.push_str(priority);
+                write_ended(text, ended);
+            }
+        }
     }
 }
 
@@ -322,11 +341,16 @@ mod tests {
 
     /// A log without a writer, and its queue.
     fn queue() -> (Log, Receiver<Entry>) {
+        queue_to(false)
+    }
+
+    fn queue_to(with_priority: bool) -> (Log, Receiver<Entry>) {
         let (queue, entries) = channel();
         let shared = Arc::new(Shared {
             waiting: AtomicUsize::new(0),
             connections: AtomicBool::new(true),
             events_dropped: AtomicU64::new(0),
+            with_priority,
         });
         let log = Log {
             queue,
@@ -356,6 +380,19 @@ mod tests {
              code=-- outcome=finished bytes_up=100 bytes_down=2000 accept_ms=1.234 connect_ms=56.789 \
              first_byte_ms=- total_ms=99.001\n"
         );
+    }
+
+    #[test]
+    fn priorities_for_journal() {
+        let (mut log, entries) = queue_to(true);
+        log.record(&mut vec![ended(), ended()]);
+        log.info("ready", &[]);
+        log.warn("odd", &[]);
+        log.error("bad", &[]);
+        let text = written(log, &entries);
+        let priorities: Vec<&str> = text.lines().map(|line| &line[..8]).collect();
+        let expected = ["<6>time=", "<6>time=", "<6>time=", "<4>time=", "<3>time="];
+        assert_eq!(priorities, expected);
     }
 
     #[test]
