@@ -23,7 +23,7 @@ use anyhow::Context;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, getpid, pipe2};
+use nix::unistd::{ForkResult, Pid, dup2_stderr, fork, getpid, pipe2};
 use posthaste_bpf::Orphans;
 
 use crate::api;
@@ -31,7 +31,8 @@ use crate::aside::step_aside;
 use crate::host::{self, Claim};
 use crate::memory;
 use posthaste_config::Transparent;
-use posthaste_daemon::log::Log;
+use posthaste_daemon::journal;
+use posthaste_daemon::log::{Level, Log};
 use posthaste_daemon::privileges;
 use posthaste_daemon::thread::lock;
 
@@ -238,6 +239,8 @@ fn look_after(orphans: Orphans, in_order: bool) {
             _ => return,
         }
     }
+    // Nothing is reported any more, and whoever reads the node's output would wait for the last flow.
+    let _ = dup2_stderr(std::io::stdin());
     orphans.look_after();
 }
 
@@ -250,13 +253,15 @@ fn clean_up(node: Pid, left: &Left, claim: &Claim) -> i32 {
                 [] => "nothing was left to remove".to_owned(),
                 done => done.join(", "),
             };
-            eprintln!("posthaste-guard: node {node} died: {done}");
+            let text = format!("posthaste-guard: node {node} died: {done}");
+            journal::report(Level::Warn, &text);
             0
         }
         Err(error) => {
-            eprintln!(
+            let text = format!(
                 "posthaste-guard: node {node} died, and could not clean up after it: {error:#}"
             );
+            journal::report(Level::Error, &text);
             1
         }
     }

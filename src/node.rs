@@ -97,7 +97,9 @@ pub(crate) fn run(path: Option<PathBuf>, config: Config) -> anyhow::Result<()> {
     // Before any thread exists (fork) and before anything is installed on the host: from here on a
     // crash leaves nothing behind.
     let guard = Arc::new(Guard::start(&config.transparent, claim, successions)?);
-    let ended = run_guarded(path, config, Entry::first(&guard, successions));
+    let mut entry = Entry::first(&guard, successions);
+    entry.adopt_predecessors(&config);
+    let ended = run_guarded(path, config, entry);
     // Also after a failed start, which may have installed the rule and the route already. The first
     // error is the one to report.
     let left = guard.leave();

@@ -117,6 +117,7 @@ impl Claim {
             .write(true)
             .open(&path);
         let file = opened.with_context(|| format!("open {}", path.display()))?;
+        give_to_owner_of(directory, &file);
         Ok(Self { file, path })
     }
 
@@ -236,6 +237,16 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         // Cannot fail for a held lock.
         let _ = self.0.unlock(CHANGE);
+    }
+}
+
+/// Gives a file that root may have made to the owner of its directory, whose nodes would be locked out.
+/// Another user cannot, and need not: then the two are the same.
+fn give_to_owner_of(directory: &Path, file: &File) {
+    if let (Ok(owner), Ok(found)) = (std::fs::metadata(directory), file.metadata())
+        && owner.uid() != found.uid()
+    {
+        let _ = std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()));
     }
 }
 

@@ -5,8 +5,8 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::host::{self, Claim};
 use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind, Predecessors, Succession, Word};
 use posthaste_config::Config;
-use posthaste_daemon::{notify, privileges};
+use posthaste_daemon::log::Level;
+use posthaste_daemon::{journal, notify, privileges};
 use posthaste_measure::Reflectors;
 
 /// How long the kernel may take over the last bytes of finished relays.
@@ -43,7 +44,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The entry of a node without a predecessor.
+    /// The entry of a node that replaces none. There may be predecessors of one that has died.
     pub(super) fn first(guard: &'a Arc<Guard>, successions: u16) -> Self {
         let barrier = Barrier::default();
         barrier.open();
@@ -56,6 +57,11 @@ impl<'a> Entry<'a> {
             predecessors: Predecessors::default(),
             word: None,
         }
+    }
+
+    /// Finds the predecessors of a node that has died: whoever ends this node ends them too.
+    pub(super) fn adopt_predecessors(&mut self, config: &Config) {
+        self.predecessors = Predecessors::left_beside(&config.admin_socket);
     }
 
     /// Reports to systemd and to the `upgrade` verb that the node has its place.
@@ -71,7 +77,7 @@ impl<'a> Entry<'a> {
         Inheritance {
             guard: Arc::clone(self.guard),
             predecessors: std::mem::take(&mut self.predecessors),
-            shared,
+            shared: Mutex::new(shared),
             replaced: AtomicBool::new(false),
         }
     }
@@ -82,8 +88,9 @@ impl<'a> Entry<'a> {
 pub(super) struct Inheritance {
     guard: Arc<Guard>,
     pub(super) predecessors: Predecessors,
-    /// Sockets that no worker has.
-    pub(super) shared: Vec<(Descriptor, OwnedFd)>,
+    /// Sockets that no worker has, for a successor; none once this node is replaced: it would keep
+    /// their ports from a node that starts while this one lives on.
+    pub(super) shared: Mutex<Vec<(Descriptor, OwnedFd)>>,
     pub(super) replaced: AtomicBool,
 }
 
@@ -141,9 +148,9 @@ fn begin(config: &Config) -> anyhow::Result<(Arc<Guard>, u16, Succession)> {
     let ended = succession.make_room()?;
     // There is no log yet; the unit's journal has standard error.
     if ended > 0 {
-        eprintln!(
-            "posthaste: too many nodes were replaced recently: the relays of the oldest are reset"
-        );
+        let text =
+            "posthaste: too many nodes were replaced recently: the relays of the oldest are reset";
+        journal::report(Level::Warn, text);
     }
     let claim = Claim::succeed()?;
     let successions = claim.count_succession()?;

@@ -243,7 +243,7 @@ impl Operations for Node {
 
     fn sockets(&self) -> anyhow::Result<Vec<(Descriptor, OwnedFd)>> {
         let mut all = Vec::new();
-        for (descriptor, socket) in &self.inheritance.shared {
+        for (descriptor, socket) in &*lock(&self.inheritance.shared) {
             let socket = socket.try_clone().context("share a socket")?;
             all.push((*descriptor, socket));
         }
@@ -285,6 +285,7 @@ impl Operations for Node {
         // The controller knows a node by its key: two streams with one key would end each other.
         self.following.stop();
         self.measure.stop();
+        lock(&self.inheritance.shared).clear();
     }
 }
 

@@ -94,7 +94,11 @@ pub(super) fn text(outcome: &Outcome) -> String {
         );
     }
     if outcome.services.is_empty() {
-        return text + "No connection crossed this host, or none was answered.\n";
+        // The packet path needs no profile of a service, and leaves none.
+        if outcome.packets == 0 {
+            text.push_str("No connection crossed this host, or none was answered.\n");
+        }
+        return text;
     }
     text.push('\n');
     text + &table(COLUMNS, &outcome.services, 1)
@@ -153,5 +157,23 @@ mod tests {
         assert_eq!(services[0].connect_ms, Some(11.0));
         assert_eq!(services[0].first_byte_before_ms, Some(70.0));
         assert_eq!(services[1].connect_ms, None);
+    }
+
+    #[test]
+    fn packet_flows_are_connections() {
+        let of = |packets, saved| Outcome {
+            seconds: 60.0,
+            watched: 0,
+            relayed: 0,
+            packets,
+            packets_saved_ms: saved,
+            no_gain: 0,
+            blocked: false,
+            services: Vec::new(),
+        };
+        let none = "No connection crossed this host";
+        assert!(text(&of(0, None)).contains(none));
+        let some = text(&of(26, Some(1.5)));
+        assert!(some.contains("26 took") && !some.contains(none), "{some}");
     }
 }

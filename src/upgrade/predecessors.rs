@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that a node has replaced and that still carry relays.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,6 +37,30 @@ impl Predecessors {
             Some(Predecessor { peer, process })
         });
         Self(live.collect())
+    }
+
+    /// Those of a node that has died: replaced nodes have their admin sockets beside the one of the node.
+    pub(crate) fn left_beside(socket: &Path) -> Self {
+        let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
+            return Self::default();
+        };
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let peers = entries.filter_map(|entry| {
+            let aside = entry.file_name();
+            let number = aside
+                .to_str()?
+                .strip_prefix(name.to_str()?)?
+                .strip_prefix('.')?;
+            let pid: u32 = number.parse().ok()?;
+            let socket = entry.path();
+            // Only an answer shows a node: files of killed ones stay, and process ids are used again.
+            let status = client::status_of(&socket).ok()?;
+            let peer = Peer { pid, socket };
+            (status.pid == pid).then_some((status.uptime_seconds, peer))
+        });
+        let mut peers: Vec<_> = peers.collect();
+        peers.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        Self::of(peers.into_iter().map(|(_, peer)| peer).collect())
     }
 
     /// Ends the oldest until there are no more than `most`. Returns their number.

@@ -3,18 +3,20 @@
 //! result.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use nix::unistd::{dup2_stdin, setsid};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{ForkResult, Pid, dup2_stdin, fork, setsid};
 use serde::Serialize;
 
 use super::{START_TIME_MAX, STEP_TIME_MAX};
@@ -102,22 +104,22 @@ fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Resul
         .config
         .clone()
         .or_else(|| running.config.clone().map(Into::into));
-    let mut child = spawn(config.as_deref(), running, theirs.into())?;
+    spawn(config.as_deref(), running, theirs.into())?;
+    let mut words = BufReader::new(&mut ours);
+    let pid = introduction(&mut words);
     let mut message = String::new();
-    let received = ours.read_to_string(&mut message);
-    let pid = child.id();
-    if message == DONE {
+    let received = words.read_to_string(&mut message);
+    if let (Some(pid), DONE) = (pid, message.as_str()) {
         return Ok(Upgraded {
-            pid,
+            pid: pid.as_raw().cast_unsigned(),
             replaced: running.pid,
             relays: running.counters.get("relays").copied().unwrap_or(0),
         });
     }
-    if received.is_err() {
-        // It is stuck.
-        let _ = child.kill();
+    if let (Err(_), Some(pid)) = (received, pid) {
+        // It is stuck: its id cannot have been reused, since it has the other end of the pipe.
+        let _ = kill(pid, Signal::SIGKILL);
     }
-    let _ = child.wait();
     let why = if message.is_empty() {
         "the new process ended without a word".into()
     } else {
@@ -127,6 +129,13 @@ fn replace(args: &UpgradeArgs, running: &Status, socket: &Path) -> anyhow::Resul
         "{why}\n{}",
         remaining(running.pid, client::status_of(socket))
     );
+}
+
+/// The id of the new process, its first word.
+fn introduction(words: &mut impl BufRead) -> Option<Pid> {
+    let mut line = String::new();
+    words.read_line(&mut line).ok()?;
+    Some(Pid::from_raw(line.trim_end().parse().ok()?))
 }
 
 /// Which process relays after a failed upgrade, by the admin socket.
@@ -144,8 +153,12 @@ fn remaining(pid: u32, status: anyhow::Result<Status>) -> String {
     }
 }
 
-/// Starts the successor. It reports through `word`, its standard input.
-fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Result<Child> {
+/// Starts the successor as a child of process 1. It reports through `word`, its standard input.
+///
+/// A service manager supervises its own children only, and would not notice the end of another main
+/// process. This verb is its child, so the successor must not be this verb's: a process in between
+/// ends at once, and the successor is adopted before it reports anything.
+fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("find this program's own file")?;
     let mut command = Command::new(&program);
     command
@@ -160,8 +173,17 @@ fn spawn(config: Option<&Path>, running: &Status, word: OwnedFd) -> anyhow::Resu
     }
     // It applies to another process.
     command.env_remove("WATCHDOG_PID");
-    let child = command.spawn();
-    child.with_context(|| format!("start {}", program.display()))
+    // SAFETY: the closure runs in a process with one thread, between fork and exec. It makes one system
+    // call in each of two processes, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| match fork()? {
+            ForkResult::Parent { .. } => libc::_exit(0),
+            ForkResult::Child => Ok(()),
+        });
+    }
+    let between = command.spawn().and_then(|mut between| between.wait());
+    between.with_context(|| format!("start {}", program.display()))?;
+    Ok(())
 }
 
 /// A successor's channel to the process that started it.
@@ -178,7 +200,11 @@ impl Word {
         dup2_stdin(&null).context("give up standard input")?;
         // Fails if it is a session leader already.
         let _ = setsid();
-        Ok(Self(Mutex::new(Some(word.into()))))
+        let mut word = UnixStream::from(word);
+        // The verb is not the parent, and names this process in its report.
+        writeln!(word, "{}", std::process::id())
+            .context("report to the process that started this one")?;
+        Ok(Self(Mutex::new(Some(word))))
     }
 
     /// Reports success.
