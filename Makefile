@@ -63,17 +63,19 @@ deny: ## licences, advisories and sources of the dependencies (needs cargo-deny)
 typos: ## spelling (needs typos)
 	typos
 
-install: build install-service ## install the programs, the systemd units and their user under PREFIX
+install: build install-service ## install the programs, the systemd units and their user under PREFIX, and a configuration in /etc
 	install -D -m 755 $(RELEASE)/posthaste $(DESTDIR)$(PREFIX)/bin/posthaste
 	install -D -m 755 $(RELEASE)/posthaste-lab $(DESTDIR)$(PREFIX)/bin/posthaste-lab
 
-install-service: ## only the units, which name the programs under PREFIX, and their user
+install-service: ## only the units, which name the programs under PREFIX, their user, and a configuration if there is none
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in $(UNITS); do \
 		sed 's|@bindir@|$(PREFIX)/bin|' packaging/$$unit.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit && \
 		chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
 	install -D -m 644 packaging/posthaste.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/posthaste.conf
+	test -e $(DESTDIR)/etc/posthaste/node.toml || \
+		install -D -m 644 packaging/node.toml $(DESTDIR)/etc/posthaste/node.toml
 
 clean: ## remove what was built
 	cargo clean

@@ -138,7 +138,7 @@ impl Transfer {
     }
 
     /// Ends it in order. Every byte that was sent has arrived.
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         self.control.stop.store(true, Ordering::Relaxed);
         let done = |thread: JoinHandle<io::Result<u64>>| {
             thread.join().expect("no panic").expect("an orderly end")

@@ -9,13 +9,13 @@
 
 mod hosts;
 mod markdown;
-mod service;
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use posthaste_lab::link::Link;
+use posthaste_lab::machine::Release;
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::{Family, Network};
 
@@ -27,7 +27,7 @@ use markdown::Block;
 const HTTPS: u16 = 443;
 
 /// A file of the repository.
-fn repository(path: &str) -> PathBuf {
+pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
@@ -80,7 +80,7 @@ fn chains_page_steps() {
     for host in [network.client(), lille, boston] {
         route(host, "203.0.113.7", server);
     }
-    let mut hosts = Hosts::new(&[("lille", lille), ("boston", boston)]);
+    let mut hosts = Hosts::new(Release::Bookworm, &[("lille", lille), ("boston", boston)]);
     let printed = hosts.carry_out(&blocks("docs/chains.md"));
     let last = printed.last().unwrap();
     assert!(last.contains("america"), "{printed:#?}");
@@ -116,7 +116,7 @@ fn controller_page_steps() {
         ("paris", paris),
         ("tokyo", tokyo),
     ];
-    let mut hosts = Hosts::new(&all);
+    let mut hosts = Hosts::new(Release::Trixie, &all);
     hosts.carry_out(&blocks("docs/controller.md"));
     until("both nodes", || {
         let status = hosts.run(
@@ -132,4 +132,7 @@ fn controller_page_steps() {
             .any(|line| line.contains("tokyo") && line.contains("<- taken"))
     });
     connect_by(&network, &hosts, "198.51.100.7", "tokyo");
+    for name in ["controller", "paris", "tokyo"] {
+        assert_eq!(hosts.warnings(name), [""; 0], "{name}");
+    }
 }

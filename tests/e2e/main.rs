@@ -53,6 +53,7 @@ mod saved;
 mod slow_readers;
 mod support;
 mod syn_options;
+mod systemd;
 mod transparency;
 mod tryout;
 mod tunnels;

@@ -458,3 +458,11 @@ pub(crate) fn kernel_counter(host: &Namespace, group: &str, name: &str) -> u64 {
     let (_, value) = found.unwrap_or_else(|| panic!("the kernel shows no {group} {name}"));
     value.parse().expect("a number")
 }
+
+/// The connection has ended, in order or not: nothing more can be read.
+pub(crate) fn expect_gone(stream: &mut TcpStream) {
+    match uninterrupted(|| stream.read(&mut [0])) {
+        Ok(read) => assert_eq!(read, 0, "an end and no more bytes"),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
+    }
+}

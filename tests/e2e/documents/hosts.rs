@@ -1,132 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts with directories of their own, on which the steps of a document are carried out.
+//! Hosts with systemd, on which the steps of a document are carried out.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::fs;
 
+use posthaste_lab::machine::{Machine, Release};
 use posthaste_lab::netns::Namespace;
-use posthaste_lab::process::Process;
-use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use super::markdown::{Block, Step};
-use super::repository;
-use super::service::Unit;
-use crate::support::{SOON, binary};
-
-/// The directories that a host has for itself.
-const OWN: [&str; 3] = ["/etc", "/run", "/var/lib"];
-
-/// Copies a file to another host, as `scp -p FILE HOST:DIRECTORY` does.
-const SCP: &str = "#!/bin/sh\nexec cp -p \"$2\" \"$HOSTS/${3%%:*}${3#*:}\"\n";
+use crate::systemd::{boot_all, installed};
 
 /// Hosts by their names in a document.
 pub(super) struct Hosts<'a> {
-    hosts: Vec<(&'a str, &'a Namespace)>,
-    root: Scratch,
-    services: Vec<Process>,
+    hosts: Vec<(&'a str, Machine)>,
     /// What the last command that makes a key has printed, by host.
     keys: Vec<(String, String)>,
 }
 
 impl<'a> Hosts<'a> {
-    pub(super) fn new(hosts: &[(&'a str, &'a Namespace)]) -> Self {
-        let root = Scratch::new().unwrap();
-        // The user of a service runs the program that is there.
-        open_to_all(root.path());
-        let made = Self {
-            hosts: hosts.to_vec(),
-            root,
-            services: Vec::new(),
+    /// Boots them, each with what `make install` installs and the user of the services.
+    pub(super) fn new(release: Release, hosts: &[(&'a str, &Namespace)]) -> Self {
+        let (names, namespaces): (Vec<_>, Vec<_>) = hosts.iter().copied().unzip();
+        let machines = boot_all(&namespaces, release, installed());
+        for machine in &machines {
+            machine.run("systemd-sysusers").unwrap();
+        }
+        Self {
+            hosts: names.into_iter().zip(machines).collect(),
             keys: Vec::new(),
-        };
-        let bin = made.bin();
-        fs::create_dir(&bin).unwrap();
-        fs::write(bin.join("posthaste"), "").unwrap();
-        fs::write(bin.join("scp"), SCP).unwrap();
-        for file in ["posthaste", "scp"] {
-            open_to_all(&bin.join(file));
         }
-        for (name, _) in hosts {
-            made.furnish(name);
-        }
-        made
     }
 
-    /// Gives a host what one has on which posthaste is installed.
-    fn furnish(&self, name: &str) {
-        for directory in OWN {
-            fs::create_dir_all(self.path(name, directory)).unwrap();
-        }
-        let etc = self.path(name, "/etc");
-        let copied = Command::new("cp")
-            .args(["-a", "/etc/."])
-            .arg(&etc)
-            .output()
-            .unwrap();
-        assert!(copied.status.success(), "{copied:?}");
-        let users = repository("packaging/posthaste.sysusers");
-        self.run(name, &format!("systemd-sysusers {}", users.display()));
-        self.run(
-            name,
-            "mkdir -p /etc/posthaste /run/posthaste /var/lib/posthaste",
-        );
-        self.run(name, "chown posthaste /run/posthaste /var/lib/posthaste");
-    }
-
-    fn bin(&self) -> PathBuf {
-        self.root.path().join("bin")
-    }
-
-    /// Where a path of a host is.
-    fn path(&self, host: &str, path: &str) -> PathBuf {
-        self.root
-            .path()
-            .join(host)
-            .join(path.trim_start_matches('/'))
-    }
-
-    fn namespace(&self, name: &str) -> &'a Namespace {
+    fn machine(&self, name: &str) -> &Machine {
         let mut hosts = self.hosts.iter();
         let host = hosts.find(|(host, _)| *host == name);
-        host.unwrap_or_else(|| panic!("the document has no host {name}"))
+        &host
+            .unwrap_or_else(|| panic!("the document has no host {name}"))
             .1
-    }
-
-    /// A command on a host, given as words.
-    fn command(&self, name: &str, words: &[String]) -> Command {
-        let mut command = self.namespace(name).command("unshare").unwrap();
-        let mut script = String::new();
-        for directory in OWN {
-            let own = self.path(name, directory);
-            script += &format!("mount --bind {} {directory} && ", own.display());
-        }
-        let program = self.bin().join("posthaste");
-        script += &format!(
-            "mount --bind {} {} && ",
-            binary().display(),
-            program.display()
-        );
-        script += "exec \"$@\"";
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", self.bin().display()));
-        command.env("HOSTS", self.root.path());
-        command
-            .args(["--mount", "sh", "-c", &script, "sh"])
-            .args(words);
-        command
     }
 
     /// Runs a line of a shell on a host; what it prints. It has to succeed.
     pub(super) fn run(&self, name: &str, line: &str) -> String {
-        let words = ["sh", "-e", "-c", line].map(Into::into);
-        let output = self.command(name, &words).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{name}: {line}: {stdout}{stderr}");
-        stdout
+        let machine = self.machine(name);
+        machine.run(line).unwrap_or_else(|error| {
+            let log = machine.run("journalctl --no-pager -b -n 50 -u 'posthaste*'");
+            panic!("{name}: {error:#}\n{}", log.unwrap_or_default())
+        })
     }
 
     /// A counter of the node on a host.
@@ -134,6 +53,15 @@ impl<'a> Hosts<'a> {
         let status: Value =
             serde_json::from_str(&self.run(name, "posthaste status --json")).unwrap();
         status["counters"][counter].as_u64().unwrap()
+    }
+
+    /// What the services on a host have logged as warnings and errors.
+    pub(super) fn warnings(&self, name: &str) -> Vec<String> {
+        let shown = self.run(
+            name,
+            "journalctl --no-pager -o cat -t posthaste -p warning",
+        );
+        shown.lines().map(Into::into).collect()
     }
 
     /// Runs the blocks of a document; returns the output of each command.
@@ -145,7 +73,7 @@ impl<'a> Hosts<'a> {
                 match &block.step {
                     Step::File(file) => {
                         let text = self.with_keys(host, &block.text);
-                        fs::write(self.path(host, file), text).unwrap();
+                        fs::write(self.machine(host).path(file), text).unwrap();
                     }
                     Step::Commands => {
                         printed.extend(
@@ -162,8 +90,8 @@ impl<'a> Hosts<'a> {
     }
 
     fn carry_out_line(&mut self, host: &str, line: &str) -> String {
-        if let Some(service) = service_of(line) {
-            self.start(host, service);
+        if let Some(copied) = line.strip_prefix("scp -p ") {
+            self.copy(host, copied);
             return String::new();
         }
         let printed = self.run(host, line);
@@ -197,35 +125,12 @@ impl<'a> Hosts<'a> {
         lines.join("\n") + "\n"
     }
 
-    /// Starts a service as its unit specifies.
-    fn start(&mut self, host: &str, service: &str) {
-        let unit = Unit::read(service, &self.bin());
-        for command in &unit.before {
-            let output = self
-                .command(host, &unit.confined(command))
-                .output()
-                .unwrap();
-            assert!(output.status.success(), "{host}: {command}: {output:?}");
-        }
-        let command = self.command(host, &unit.confined(&unit.start));
-        let mut process = Process::spawn(&format!("{service} on {host}"), command).unwrap();
-        process
-            .wait_until("word that it is ready", SOON, |process| {
-                process.stdout().contains("is ready\"")
-            })
-            .unwrap();
-        self.services.push(process);
+    /// Copies a file to another host, as `scp -p FILE HOST:DIRECTORY` does.
+    fn copy(&self, from: &str, words: &str) {
+        let (file, to) = words.split_once(' ').unwrap();
+        let (to, directory) = to.split_once(':').unwrap();
+        let name = file.rsplit('/').next().unwrap();
+        let to = self.machine(to).path(&format!("{directory}/{name}"));
+        fs::copy(self.machine(from).path(file), to).unwrap();
     }
-}
-
-/// The service that a line starts.
-fn service_of(line: &str) -> Option<&str> {
-    let words = line.strip_prefix("systemctl ")?;
-    ["restart ", "enable --now "]
-        .iter()
-        .find_map(|verb| words.strip_prefix(verb))
-}
-
-fn open_to_all(path: &Path) {
-    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
 }
