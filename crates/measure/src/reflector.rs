@@ -46,6 +46,9 @@ pub(super) enum Seen {
     /// With the apparent offset of the sender's clock in milliseconds, if it was rejected for its
     /// time.
     Refused(SocketAddr, Refusal, Option<i64>),
+    /// A probe of a node that is no peer, or not yet: the plan of a controller reaches one node before
+    /// another. Nobody can verify it.
+    NoPeer(SocketAddr),
 }
 
 impl Reflector {
@@ -97,6 +100,9 @@ impl Reflector {
                         // Best effort: a failed answer counts as lost.
                         let _ = socket.send(answer.bytes(), from, datagram.to);
                         Seen::Answered
+                    }
+                    Err(Refusal::AuthTag) if is_of_no_peer(&datagram, settings) => {
+                        Seen::NoPeer(from)
                     }
                     Err(refusal) => {
                         // Its tag was valid, so the time is a peer's and not forged.
@@ -157,6 +163,11 @@ fn answer(datagram: &Datagram, settings: &Settings, clock: &Clock) -> Result<Ans
         Some(key) => Answer::Authenticated(reflection.auth(key)),
         None => Answer::Open(reflection.encode()),
     })
+}
+
+fn is_of_no_peer(datagram: &Datagram, settings: &Settings) -> bool {
+    let probe = Probe::parse(datagram.bytes());
+    probe.is_ok_and(|read| settings.keys_of(read.packet.session).is_empty())
 }
 
 /// How far the clock of a probe's sender appears to be ahead.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measuring thread: waits, reads answers, and carries out the links' actions.
 
+use std::collections::HashSet;
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +33,23 @@ use posthaste_daemon::thread::{Waker, lock, wait};
 /// reserves them to privileged processes.
 pub(super) const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
+/// Logged for a packet that is rejected.
+const REFUSED: &str = "measuring packet refused";
+/// Bound on hosts that are remembered as no peers. More are only counted.
+const NO_PEERS_MAX: usize = 64;
+
+/// The hosts from which nodes that are no peers have sent probes since the peers changed. Each is worth
+/// one line: a node that was removed may send for ever.
+#[derive(Debug, Default)]
+struct NoPeers(HashSet<IpAddr>);
+
+impl NoPeers {
+    /// Whether this one is new.
+    fn are_joined_by(&mut self, host: IpAddr) -> bool {
+        self.0.len() < NO_PEERS_MAX && self.0.insert(host)
+    }
+}
+
 /// The state of the thread.
 pub(super) struct Thread {
     shared: Arc<Shared>,
@@ -42,6 +60,7 @@ pub(super) struct Thread {
     hops: Hops,
     log: Log,
     complaints: Quota,
+    others: NoPeers,
     events: Vec<Event>,
 }
 
@@ -64,6 +83,7 @@ impl Thread {
             hops: Hops::new(workers),
             log,
             complaints: Quota::default(),
+            others: NoPeers::default(),
             events: Vec::new(),
         };
         thread.adopt(&[]);
@@ -87,6 +107,7 @@ impl Thread {
 
     /// Adopts the present settings.
     fn adopt(&mut self, former: &[Target]) {
+        self.others = NoPeers::default();
         // Not fatal: a probe without a socket counts as lost, and handshakes measure instead.
         if let Err(error) = self.sender.prepare(&self.settings) {
             self.log.error(
@@ -159,10 +180,19 @@ impl Thread {
     fn reflect(&mut self) {
         let shared = Arc::clone(&self.shared);
         let (log, complaints) = (&self.log, &mut self.complaints);
+        let others = &mut self.others;
         let note = |seen| match seen {
             Seen::Answered => shared.counts.on_reflected(),
             Seen::Refused(from, refusal, ahead_ms) => {
                 complain(&shared, log, complaints, from, (refusal, ahead_ms));
+            }
+            Seen::NoPeer(from) => {
+                shared.counts.on_refused(Refusal::AuthTag);
+                if others.are_joined_by(from.ip()) {
+                    let fields: [(&str, &dyn Display); 2] =
+                        [("from", &from), ("reason", &Refusal::AuthTag.label())];
+                    log.info(REFUSED, &fields);
+                }
             }
         };
         self.reflector.serve(&self.settings, sys::monotonic(), note);
@@ -237,6 +267,21 @@ fn complain(
         if let Some(ahead_ms) = &ahead_ms {
             fields.push(("clock_ahead_ms", ahead_ms));
         }
-        log.event_after(left_out, Level::Warn, "measuring packet refused", &fields);
+        log.event_after(left_out, Level::Warn, REFUSED, &fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_peers_reported_once() {
+        let mut others = NoPeers::default();
+        let host = |last| IpAddr::from([192, 0, 2, last]);
+        assert!(others.are_joined_by(host(1)));
+        assert!(!others.are_joined_by(host(1)));
+        let new = (2..=255).filter(|last| others.are_joined_by(host(*last)));
+        assert_eq!(new.count(), NO_PEERS_MAX - 1);
     }
 }

@@ -62,6 +62,7 @@ impl Pair {
                 seen.push(match one {
                     Seen::Answered => None,
                     Seen::Refused(_, refusal, _) => Some(refusal),
+                    Seen::NoPeer(_) => Some(Refusal::AuthTag),
                 });
             });
         }
