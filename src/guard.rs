@@ -239,7 +239,7 @@ fn look_after(orphans: Orphans, in_order: bool) {
             _ => return,
         }
     }
-    // Nothing is reported any more, and whoever reads the node's output would wait for the last flow.
+    // Nothing is reported any more, and a reader of the node's output would wait for the last flow.
     let _ = dup2_stderr(std::io::stdin());
     orphans.look_after();
 }

@@ -34,7 +34,7 @@ mod tuning;
 pub(crate) use changes::{ChangeWatch, HostChange};
 pub(crate) use conflicts::{conflicts, gaps};
 pub(crate) use conntrack::Conntrack;
-pub(crate) use instance_lock::{Claim, REPLACED_MAX};
+pub(crate) use instance_lock::{Claim, REPLACED_MAX, give_to_owner_of_directory};
 pub(crate) use links::{Framing, Link, LinkEvent, LinkWatch, bridges_filter, links, watch_links};
 pub(crate) use path_manager::subflow_endpoints;
 pub(crate) use reverse_path::strict_sources;

@@ -36,7 +36,7 @@ use crate::upgrade::take::{Barrier, Sockets};
 use crate::upgrade::{Descriptor, Kind};
 use crate::{admin, affinity, host, reach};
 use posthaste_config::Config;
-use posthaste_daemon::log::Log;
+use posthaste_daemon::log::{Level, Log};
 use posthaste_daemon::thread::lock;
 use posthaste_daemon::{log, privileges};
 use posthaste_measure::{Measure, Reflectors};
@@ -372,7 +372,15 @@ impl Node {
                 self.log.warn(message, &[("error", &error)]);
             } else {
                 let message = "the packet path is not available: all flows use sockets";
-                self.log.info(message, &[("error", &error)]);
+                // An operator can change that.
+                let is_forbidden = matches!(&error, posthaste_bpf::Error::Unpinned { source }
+                    if source.kind() == io::ErrorKind::PermissionDenied);
+                let level = if is_forbidden {
+                    Level::Warn
+                } else {
+                    Level::Info
+                };
+                self.log.event(level, message, &[("error", &error)]);
             }
         }
         if let Some(error) = self.redirect().packet_path_unpinned() {

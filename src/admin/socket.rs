@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 
+use crate::host::give_to_owner_of_directory;
 use crate::reach::ensure_alone;
 use posthaste_config::groups::Group;
 use posthaste_daemon::thread::lock;
@@ -83,6 +84,7 @@ impl AdminSocket {
         remove_stale(&path)?;
         let bound = UnixListener::bind(&path)
             .with_context(|| format!("bind the admin socket {}", path.display()))?;
+        give_to_owner_of_directory(&path);
         if let Some(group) = group {
             // Before the mode lets the group in: it must be the right one by then.
             give_to(&path, group)?;

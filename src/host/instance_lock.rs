@@ -117,7 +117,7 @@ impl Claim {
             .write(true)
             .open(&path);
         let file = opened.with_context(|| format!("open {}", path.display()))?;
-        give_to_owner_of(directory, &file);
+        give_to_owner_of_directory(&path);
         Ok(Self { file, path })
     }
 
@@ -240,13 +240,14 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Gives a file that root may have made to the owner of its directory, whose nodes would be locked out.
-/// Another user cannot, and need not: then the two are the same.
-fn give_to_owner_of(directory: &Path, file: &File) {
-    if let (Ok(owner), Ok(found)) = (std::fs::metadata(directory), file.metadata())
+/// Gives a file or socket that root may have made to the owner of its directory, whose nodes would be
+/// locked out after root's has died. Another user cannot, and need not: then the two are the same.
+pub(crate) fn give_to_owner_of_directory(path: &Path) {
+    let owner = path.parent().map(std::fs::metadata);
+    if let (Some(Ok(owner)), Ok(found)) = (owner, std::fs::symlink_metadata(path))
         && owner.uid() != found.uid()
     {
-        let _ = std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()));
+        let _ = std::os::unix::fs::lchown(path, Some(owner.uid()), Some(owner.gid()));
     }
 }
 

@@ -59,7 +59,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Finds the predecessors of a node that has died: whoever ends this node ends them too.
+    /// Finds the predecessors of a node that has died: they end with this node.
     pub(super) fn adopt_predecessors(&mut self, config: &Config) {
         self.predecessors = Predecessors::left_beside(&config.admin_socket);
     }

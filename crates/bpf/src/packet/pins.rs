@@ -29,6 +29,8 @@ const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
 const LAYOUT: &str = "packets-19";
+/// A directory that is made to see whether others can be.
+const TEST: &str = "test";
 /// The name of the program that removes flows that have ended.
 pub(super) const SWEEP: &str = "sweep";
 /// The name of the program that sends for flows, and probes the ends of quiet ones.
@@ -61,7 +63,26 @@ impl Pins {
                 format!("create {}: {error}", pins.0.display()),
             )
         })?;
+        pins.ensure_ours()?;
         Ok(pins)
+    }
+
+    /// Refuses a directory of another user's node, in which nothing could be replaced.
+    fn ensure_ours(&self) -> io::Result<()> {
+        let test = self.path(TEST);
+        let made = fs::create_dir(&test);
+        // Best effort: it is empty, and found by the next node.
+        let _ = fs::remove_dir(&test);
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let directory = self.0.display();
+                let message = format!(
+                    "{directory} is of a node that another user ran: give it to this node's user (chown -R)"
+                );
+                Err(io::Error::new(error.kind(), message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether there are flows that a node may adopt in a network namespace.
