@@ -132,6 +132,7 @@ fn controller_page_steps() {
             .any(|line| line.contains("tokyo") && line.contains("<- taken"))
     });
     connect_by(&network, &hosts, "198.51.100.7", "tokyo");
+    hosts.run("controller", "systemctl reload posthaste-controller");
     for name in ["controller", "paris", "tokyo"] {
         assert_eq!(hosts.warnings(name), [""; 0], "{name}");
     }

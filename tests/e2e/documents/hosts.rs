@@ -57,10 +57,7 @@ impl<'a> Hosts<'a> {
 
     /// What the services on a host have logged as warnings and errors.
     pub(super) fn warnings(&self, name: &str) -> Vec<String> {
-        let shown = self.run(
-            name,
-            "journalctl --no-pager -o cat -t posthaste -p warning",
-        );
+        let shown = self.run(name, "journalctl --no-pager -o cat -t posthaste -p warning");
         shown.lines().map(Into::into).collect()
     }
 

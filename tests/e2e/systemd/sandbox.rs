@@ -164,11 +164,13 @@ fn features_under_the_unit(release: Release) {
     }
 }
 
+// promise: W7
 #[test]
 fn features_under_the_unit_of_systemd_252() {
     features_under_the_unit(Release::Bookworm);
 }
 
+// promise: W7
 #[test]
 fn features_under_the_unit_of_systemd_257() {
     features_under_the_unit(Release::Trixie);

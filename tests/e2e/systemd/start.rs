@@ -8,7 +8,7 @@ use std::thread;
 use posthaste_lab::machine::{Machine, Release};
 use posthaste_lab::network::{Family, Network};
 
-use super::{PREFIX, boot_all, carry_out, installed, journal, status, until_active};
+use super::{PREFIX, boot_all, carry_out, installed, journal, machine_with, status, until_active};
 use crate::documents::repository;
 use crate::support::{PORT, Pair, line_of_far_client, listen, until};
 
@@ -96,7 +96,37 @@ fn readme_leads_to_relays_systemd_252() {
     readme_leads_to_relays(Release::Bookworm);
 }
 
+// promise: W7
 #[test]
 fn readme_leads_to_relays_systemd_257() {
     readme_leads_to_relays(Release::Trixie);
+}
+
+/// Has a node of root die with its guard, which leaves everything.
+const DIE: &str = "posthaste node >/dev/null 2>&1 & pid=$!; \
+    until posthaste status >/dev/null 2>&1; do sleep 0.1; done; \
+    kill -9 $(cat /proc/$pid/task/*/children) $pid";
+
+/// The unit gives the node what root's left. Where it does not, log and status report that.
+#[test]
+fn pins_of_another_user() {
+    let network = line_of_far_client();
+    let machine = machine_with(network.node(0), Release::Bookworm, "version = 1\n");
+    carry_out(&machine, DIE);
+    carry_out(&machine, "systemctl start posthaste");
+    assert_eq!(journal(&machine, 4), [""; 0]);
+    carry_out(&machine, "systemctl stop posthaste");
+    carry_out(&machine, DIE);
+    let without = "d=/run/systemd/system/posthaste.service.d; mkdir -p $d; \
+         printf '[Service]\\nExecStartPre=\\n' > $d/own.conf; systemctl daemon-reload";
+    carry_out(&machine, without);
+    carry_out(&machine, "systemctl start posthaste");
+    let trouble = "of a node that another user ran";
+    let warnings = journal(&machine, 4);
+    assert!(
+        warnings.iter().any(|line| line.contains(trouble)),
+        "{warnings:#?}"
+    );
+    let status = carry_out(&machine, "posthaste status");
+    assert!(status.contains(trouble), "{status}");
 }

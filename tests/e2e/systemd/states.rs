@@ -214,11 +214,13 @@ fn every_verb_after_every_other(release: Release) {
     assert!(others.is_empty(), "{others:#?}");
 }
 
+// promise: W4
 #[test]
 fn every_verb_after_every_other_systemd_252() {
     every_verb_after_every_other(Release::Bookworm);
 }
 
+// promise: W4
 #[test]
 fn every_verb_after_every_other_systemd_257() {
     every_verb_after_every_other(Release::Trixie);
