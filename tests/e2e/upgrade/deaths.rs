@@ -23,6 +23,17 @@ struct Halfway {
     testbed: Testbed,
 }
 
+/// A successor that has a guard, which has the same command line. It is not a child of its verb.
+fn successor_in(host: &Namespace) -> Option<Pid> {
+    let pids = processes(host).into_iter();
+    let mut pids =
+        pids.filter_map(|pid| Some(Pid::from_raw(pid.split_whitespace().next()?.parse().ok()?)));
+    pids.find(|pid| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains("--take-over") && child_of(*pid).is_some()
+    })
+}
+
 impl Halfway {
     /// None when the successor was too quick.
     fn reach() -> Option<Self> {
@@ -33,11 +44,10 @@ impl Halfway {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let verb = verb.spawn().unwrap();
-        let number = Pid::from_raw(verb.id().cast_signed());
         let mut successor = None;
         until("a successor with a guard", || {
-            successor = successor.or_else(|| child_of(number));
-            successor.is_some_and(|successor| child_of(successor).is_some())
+            successor = successor_in(testbed.host());
+            successor.is_some()
         });
         let successor = successor.unwrap();
         kill(successor, Signal::SIGSTOP).unwrap();
