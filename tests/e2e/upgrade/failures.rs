@@ -224,6 +224,10 @@ fn second_upgrade_at_once_is_refused() {
     let output = testbed.place.try_upgrade(testbed.host(), &[]);
     assert_unchanged(&testbed, &output, &["another upgrade is under way"]);
     drop(first);
-    testbed.place.upgrade(testbed.host());
+    // Until the node has seen that.
+    until("the place is free", || {
+        let output = testbed.place.try_upgrade(testbed.host(), &[]);
+        output.status.success()
+    });
     testbed.end();
 }
