@@ -198,6 +198,21 @@ impl Namespace {
     pub fn sysctls(&self, settings: &[(&str, &str)]) -> Result<()> {
         self.run_in(|| set_all(settings))
     }
+
+    /// Has one CPU receive the packets of the host, by receive packet steering. Another may send them. Packets that
+    /// several CPUs receive overtake each other.
+    pub fn receive_on(&self, cpu: usize) -> Result<()> {
+        // The interfaces of a namespace are in a sysfs that was mounted in it.
+        let mut steer = self.command("unshare")?;
+        steer.args(["--mount", "sh", "-ec"]).arg(format!(
+            "mount -t sysfs sysfs /sys; for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do \
+             echo {:x} >$queue; done",
+            1_u128 << cpu
+        ));
+        run(&mut steer)
+            .map(drop)
+            .context("steer packets to one CPU")
+    }
 }
 
 impl Drop for Namespace {

@@ -21,7 +21,7 @@ use crate::load::{Call, Order, Outcome, Served, Work, percentiles};
 use crate::netns::Namespace;
 use crate::network::{Network, TO_CLIENT, TO_SERVER};
 use crate::node::Binary;
-use crate::process::{Process, run, wait_until};
+use crate::process::{Process, wait_until};
 use crate::threads;
 
 /// Settings of all hosts, the same for all subjects: room for many connections per second, and one
@@ -95,7 +95,7 @@ impl Testbed {
         subject.prepare(&network)?;
         if placement == Placement::TwoOneReceives {
             for node in network.nodes() {
-                receive_on(node, cpus[0])?;
+                node.receive_on(cpus[0])?;
             }
         }
         let (relay_cpus, end_cpus) = match placement {
@@ -288,20 +288,6 @@ fn network(subject: &Subject, placement: Placement, cpus: &[usize]) -> Result<Ne
         Network::line(links).congestion(CONGESTION).build()
     };
     thread::scope(|scope| threads::join(scope.spawn(build)))
-}
-
-/// Has one CPU receive the packets of a host, by receive packet steering. Another may send them.
-fn receive_on(host: &Namespace, cpu: usize) -> Result<()> {
-    // The interfaces of a namespace are in a sysfs that was mounted in it.
-    let mut steer = host.command("unshare")?;
-    steer.args(["--mount", "sh", "-ec"]).arg(format!(
-        "mount -t sysfs sysfs /sys; for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do \
-         echo {:x} >$queue; done",
-        1_u128 << cpu
-    ));
-    run(&mut steer)
-        .map(drop)
-        .context("steer packets to one CPU")
 }
 
 /// A snapshot of all counters.
