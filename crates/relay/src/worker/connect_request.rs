@@ -30,6 +30,9 @@ use super::opening::OPEN;
 use super::preface::{Preface, ReadError, Requester, read_message};
 use super::rules::LocalRule;
 
+/// Ways of a flow, and its guard against loops.
+type Routes = (Vec<NextHop>, Option<LoopGuard>);
+
 /// What a flow was requested on.
 pub(super) enum Requesting {
     Socket(OwnedFd),
@@ -224,15 +227,23 @@ impl<I: Intercept> Worker<I> {
         Ok((rule.ok_or(Denial::Rule)?, onward))
     }
 
-    /// Where a flow may go.
+    /// Where a flow may go. Only the node that connects to the destination needs permission for it.
     fn onward(&self, request: &ConnectRequest, flow: &Flow) -> Result<Hops, Denial> {
+        let (mut next_hops, guard) = self.routes(request, flow)?;
+        let access = &self.rules.policy.access;
+        if next_hops.contains(&NextHop::Direct) && access.permits(flow, sys::leads_here).is_err() {
+            next_hops.retain(|next_hop| *next_hop != NextHop::Direct);
+            if next_hops.is_empty() {
+                return Err(Denial::Destination);
+            }
+        }
+        Ok(Hops::new(next_hops, guard))
+    }
+
+    /// The ways of a flow in order of preference, and the guard that it takes along.
+    fn routes(&self, request: &ConnectRequest, flow: &Flow) -> Result<Routes, Denial> {
         let header = &request.connect.header;
         let chains = self.rules.chains();
-        self.rules
-            .policy
-            .access
-            .permits(flow, sys::leads_here)
-            .map_err(|_| Denial::Destination)?;
         if header.segments == SegmentList::RESOLVE {
             return self.resolve(request, flow);
         }
@@ -240,10 +251,8 @@ impl<I: Intercept> Worker<I> {
         if begins_here {
             let rule = self.rules.for_flow(flow);
             let bytes = rule.and_then(|rule| rule.rule.transfer_bytes);
-            return Ok(Hops::new(
-                chains.next_hops(flow, bytes),
-                chains.me.map(LoopGuard::new),
-            ));
+            let next_hops = chains.next_hops(flow, bytes);
+            return Ok((next_hops, chains.me.map(LoopGuard::new)));
         }
         // Clients that are known by their address alone have their routes chosen for them.
         if !header.segments.is_empty() && request.peer.is_none() {
@@ -263,12 +272,12 @@ impl<I: Intercept> Worker<I> {
         if next_hop != NextHop::Direct && passed.is_none() {
             return Err(Denial::Loop);
         }
-        Ok(Hops::new(vec![next_hop], passed))
+        Ok((vec![next_hop], passed))
     }
 
     /// Where a flow may go for a peer that holds no plan: as if it began here. It does not return
     /// to that peer, nor go to a third node that looks routes up.
-    fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Hops, Denial> {
+    fn resolve(&self, request: &ConnectRequest, flow: &Flow) -> Result<Routes, Denial> {
         let chains = self.rules.chains();
         let may = &self.rules.policy.access.resolve;
         let peer = request.peer.filter(|peer| may.contains(peer));
@@ -290,7 +299,7 @@ impl<I: Intercept> Worker<I> {
         match next_hops.is_empty() {
             true if refused => Err(Denial::Rule),
             true => Err(Denial::Loop),
-            false => Ok(Hops::new(next_hops, guard)),
+            false => Ok((next_hops, guard)),
         }
     }
 
