@@ -306,7 +306,7 @@ fn hands_over(
 
 /// A connection whose ends send few MB/s: the queues on the way do not overflow, so that its relay leaves
 /// soon, and the machine is not busy with bytes.
-fn open_limited(network: &Network, family: Family, listener: &TcpListener) -> Pair {
+pub(crate) fn open_limited(network: &Network, family: Family, listener: &TcpListener) -> Pair {
     let pair = open_short(network, family, listener);
     for end in [&pair.client, &pair.server] {
         limit_rate(end);

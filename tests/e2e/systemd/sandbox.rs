@@ -12,7 +12,7 @@ use posthaste_lab::machine::{Machine, Release};
 use posthaste_lab::network::{Family, Network};
 
 use super::{allow_many_starts, boot_all, carry_out, installed, journal, status, until_active};
-use crate::bypass::Transfer;
+use crate::bypass::{Transfer, open_limited};
 use crate::requests::{ALLOWED, KEY, listener};
 use crate::support::{PORT, Pair, listen, network, until};
 
@@ -153,7 +153,7 @@ fn features_under_the_unit(release: Release) {
     }
     assert!(metrics(&network).contains("\nposthaste_"));
     BYPASS.start(&network, &machines);
-    let pair = Pair::open(&network, Family::V4, &listener);
+    let pair = open_limited(&network, Family::V4, &listener);
     let transfer = Transfer::start(&pair);
     until("hand-over", || BYPASS.is_shown(&machines[0]));
     // The flow has no socket any more: it outlives the node, by its pins.
