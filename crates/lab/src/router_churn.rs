@@ -81,7 +81,8 @@ named! {
         Plain = "plain",
         /// The router's interfaces join segments to lists (`rx-gro-list`); no faults
         Lists = "lists",
-        /// Both links fragment; no faults
+        /// The link to the servers fragments: a service whose clients send in fragments before its answer is
+        /// only forwarded; no faults
         Fragments = "fragments",
         /// Three unlike servers share all addresses: one grants smaller segments and windows, and one,
         /// which is rarely met, none of the options; no faults

@@ -291,7 +291,10 @@ fn build(args: &Args, loss: f64) -> Result<Network> {
     let links = DELAYS.map(|delay| Link::delay(delay).loss(loss));
     let builder = match args.path {
         Path::Lists => Network::line([Link::Veth, Link::Veth]),
-        Path::Fragments => Network::line(links.map(|link| link.rewrites(split::split))),
+        Path::Fragments => {
+            let [lan, wan] = links;
+            Network::line([lan, wan.rewrites(split::split)])
+        }
         Path::Unlike => {
             let [lan, wan] = links;
             // The router, and the balancer with the other servers beside it.
