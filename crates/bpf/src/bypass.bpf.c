@@ -366,7 +366,7 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	made->client_ack = server->end_ack + server->delta;
 	made->server_ack = client->end_ack + client->delta;
 	made->node_isn = made->client_ack - 1;
-	made->client_isn = made->server_ack - 1;
+	made->client_isn = made->other_isn = made->server_ack - 1;
 	/* What is in flight fits into the receiver's window. */
 	made->server_next = made->server_edge = server->edge + server->delta;
 	made->client_next = made->client_edge = client->edge + client->delta;

@@ -101,7 +101,8 @@ static __always_inline void note_acked(const struct granted *granted)
 {
 	__u32 from = *granted->acked, ack = granted->ack;
 
-	if (ack - from > granted->next - from)
+	/* Another CPU may have noted a later one since `next` was read. */
+	if ((__s32)(ack - from) < 0 || ack - from > granted->next - from)
 		return;
 	if ((__s32)(ack + granted->window - *granted->edge) > 0)
 		*granted->edge = ack + granted->window;

@@ -221,8 +221,15 @@ GLOBAL int join_chain(struct __sk_buff *skb)
 	return SET(setting_cuts_chains) && !bpf_skb_pull_data(skb, skb->len);
 }
 
-/* Whether the header of a segment is whole, and it is one segment. */
+/* Takes off what Ethernet pads short frames with (IEEE 802.3): it would count as payload. False if that is not
+ * possible. */
+static __always_inline bool trim(struct __sk_buff *skb, const struct view *view)
+{
+	return !view->end || skb->len <= view->end || !bpf_skb_change_tail(skb, view->end, 0);
+}
+
+/* Whether the header of a segment is whole, and it is one segment with nothing behind it. */
 static __always_inline bool is_sound(struct __sk_buff *skb, const struct view *view)
 {
-	return view->bytes && (!skb->gso_size || join_chain(skb));
+	return view->bytes && (skb->gso_size ? join_chain(skb) : trim(skb, view));
 }

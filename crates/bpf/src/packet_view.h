@@ -11,8 +11,9 @@
 /* A segment, and by what its flow is found. */
 struct view {
 	struct packet_key key;
-	__u32 at;     /* of the TCP header in the frame */
-	__u32 bytes;  /* of the TCP header */
+	__u16 at;     /* of the TCP header in the frame */
+	__u16 bytes;  /* of it */
+	__u32 end;    /* of the packet in the frame, by its IP header; 0: not read */
 	__u32 seq;
 	__u32 flags;  /* byte 13 of it */
 	__u32 turned; /* its source is the second of the key */
@@ -88,6 +89,7 @@ static __always_inline bool view_ipv4(const __u8 *ip, const __u8 *end, struct vi
 	    header->protocol != IPPROTO_TCP || header->frag_off & bpf_htons(IP_OFFSET | IP_MF))
 		return false;
 	view_tcp(view, tcp, header->saddr > header->daddr);
+	view->end = bpf_ntohs(header->tot_len);
 	view->key.first = mapped(view->turned ? header->daddr : header->saddr);
 	view->key.second = mapped(view->turned ? header->saddr : header->daddr);
 	return true;
@@ -102,6 +104,7 @@ static __always_inline bool view_ipv6(const __u8 *ip, const __u8 *end, struct vi
 		return false;
 	view_tcp(view, tcp,
 		 is_before(header->daddr.in6_u.u6_addr32, header->saddr.in6_u.u6_addr32));
+	view->end = sizeof(*header) + bpf_ntohs(header->payload_len);
 	view->key.first = address_of(view->turned ? &header->daddr : &header->saddr);
 	view->key.second = address_of(view->turned ? &header->saddr : &header->daddr);
 	return !is_mapped(&view->key.first) && !is_mapped(&view->key.second);
@@ -126,6 +129,7 @@ static __always_inline bool view_headers(struct __sk_buff *skb, __u32 at, struct
 		seen = skb->protocol == bpf_htons(ETH_P_IPV6) && view_ipv6(ip, end, view);
 		view->at = at + sizeof(struct ipv6hdr);
 	}
+	view->end += at;
 	return seen && view->bytes >= sizeof(struct tcphdr);
 }
 
