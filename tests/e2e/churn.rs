@@ -124,7 +124,10 @@ pub(crate) fn churn(network: &Network, listener: &TcpListener, count: u64, threa
         for _ in 0..threads {
             scope.spawn(|| be_server(listener, &served));
         }
-        let clients: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        let clients: Vec<_> = clients
+            .into_iter()
+            .map(thread::ScopedJoinHandle::join)
+            .collect();
         served.is_over.store(true, Ordering::Relaxed);
         for _ in 0..threads {
             // Each wakes a server, unless it has failed.
