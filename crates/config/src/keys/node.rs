@@ -208,7 +208,7 @@ pub(in super::super) static NODE: Table = &[
     ]).at_start(Reload::NodeKeeps(keep_listeners)),
     rows(&["access"], One, &[
         key("clients", Is("[]"), PREFIXES, "clients that may send requests without a key, by their own address").list(),
-        key("destinations", Is("[]"), PREFIXES, "destinations that are denied otherwise").list(),
+        key("destinations", Is("[]"), PREFIXES, "destinations to which this node connects, and that are denied otherwise").list(),
         key("cookies", Is("false"), Switch,
             "clients without a key first have to prove, by a cookie, that they receive packets at their address"),
         key("cookie", Computed("none"), Form("1 to 64 printable ASCII characters without spaces"),
