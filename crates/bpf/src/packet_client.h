@@ -166,11 +166,17 @@ GLOBAL int on_early_part(struct __sk_buff *skb, const struct packet_flow *entry,
 {
 	struct destination service;
 	struct flow flow;
+	__be32 ack;
 
-	if (!entry || !view)
+	if (!entry || !view || bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)))
 		return DROP;
 	if (!is_part_of(skb, entry, view, 0))
 		return PASS;
+	/* Who does not see the flow must not take its service off the path. */
+	if (skb->ifindex != entry->ifindex || !(view->flags & TCP_ACK) ||
+	    bpf_ntohl(ack) != entry->node_isn + 1 ||
+	    view->seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
+		return DROP;
 	flow = flow_of(&view->key, entry->turned);
 	service = service_of(&flow);
 	mark_bad(&service, UNLIKE_NS);

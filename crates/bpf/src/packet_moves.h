@@ -128,8 +128,10 @@ GLOBAL int look_elsewhere(struct __sk_buff *skb, const struct packet_flow *entry
 	if (!entry || !view)
 		return ELSEWHERE_DROP;
 	if (!out && !(view->flags & TCP_ACK))
-		/* It has none, and its own is the same in both, unless the flow was relayed. */
-		return entry->was_relayed ? ELSEWHERE_DROP : ELSEWHERE_TRANSLATE;
+		/* It has none, and its own is the same in both, unless the flow was relayed. Only a reset of an end has
+		 * none (RFC 9293 section 3.10.7.4): others would raise what counts as sent. */
+		return entry->was_relayed || !(view->flags & TCP_RST) ? ELSEWHERE_DROP :
+									ELSEWHERE_TRANSLATE;
 	if (!out && bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)))
 		return ELSEWHERE_DROP;
 	number = out ? view->seq : bpf_ntohl(ack);

@@ -116,3 +116,27 @@ fn forged_ends_do_not_count() {
     talk.send(&programs, 0, [4, 2], FIN);
     assert!(talk.has_closed(&programs), "a forged one after its end");
 }
+
+/// Data without an acknowledgement come from no end: at another interface than the flow's they would raise what counts
+/// as sent, and with it what a forged reset may have.
+#[test]
+fn blind_data_elsewhere_do_not_count() {
+    /// `TC_ACT_SHOT`
+    const DROP: u32 = 2;
+    let programs = Programs::load();
+    let mut rng = Rng::new(14);
+    let talk = Talk::open(&programs, &mut rng);
+    let flows = &programs.maps[map::PACKET_FLOWS];
+    let before = types::packet_flow {
+        ifindex: IFINDEX + 1,
+        client_seq_delta: 0,
+        was_relayed: 0,
+        ..programs.flow(&talk.key)
+    };
+    flows.update(bytes(&talk.key), bytes(&before)).unwrap();
+    let mut forged = talk.by[0].clone();
+    forged.flags = 0;
+    forged.seq = before.client_next.wrapping_add(1000);
+    assert_eq!(programs.run(0, &forged.frame()).0, DROP);
+    assert_eq!(programs.flow(&talk.key).client_next, before.client_next);
+}
