@@ -99,6 +99,10 @@ fn chains_of_carried_flows() {
     let wait = "echo 2000000 > /sys/class/net/$d/gro_flush_timeout; \
                 echo 100 > /sys/class/net/$d/napi_defer_hard_irqs";
     each_device(host, wait);
+    // What several CPUs receive overtakes, and is sent again for that.
+    for host in [network.client(), host, network.server()] {
+        host.receive_on(0).expect("packets are steered");
+    }
     let (node, listener) = ready(&network);
     let sent_again = || -> u64 {
         let ends = [network.client(), network.server()];
