@@ -53,7 +53,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	/* What the server opens for an earlier SYN is reset when it answers. The client may use its port
 	 * again at once. */
 	verdict = entry->state == PACKET_ACCEPTED ?
-			  translate_in(skb, entry, at, pkt->tcp.doff * 4) :
+			  translate_in(skb, entry, at, pkt->tcp.doff * 4, 0) :
 			  DROP;
 	close_early(&scratch->key, entry);
 	return verdict;
@@ -113,7 +113,7 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	state = entry->state;
 	/* Another CPU has opened it meanwhile. */
 	if (state == PACKET_OPEN)
-		return translate_in(skb, entry, at, pkt->tcp.doff * 4);
+		return translate_in(skb, entry, at, pkt->tcp.doff * 4, 0);
 	if (state == PACKET_GIVEN_UP)
 		return reset_client(skb, pkt, at, entry);
 	if (is_unproved(state) && !pkt->tcp.rst &&
@@ -142,7 +142,7 @@ GLOBAL int from_client(struct __sk_buff *skb, const struct packet *pkt, __u32 at
 	}
 	if (entry->state == PACKET_HELD && hold(skb, pkt, at, entry))
 		return entry->older == OLDER_SEEN ? renew(skb, pkt, entry) : DROP;
-	return translate_in(skb, entry, at, pkt->tcp.doff * 4);
+	return translate_in(skb, entry, at, pkt->tcp.doff * 4, 0);
 }
 
 /* Whether a part of a segment, which cannot be held or answered, belongs to the flow that has not opened. */
@@ -159,26 +159,25 @@ GLOBAL int is_part_of(struct __sk_buff *skb, const struct packet_flow *entry,
 }
 
 /* A part of a segment of the client before the server's answer. The client repeats it then; but the parts behind it,
- * which show no flow, wait for it in the host's reassembly, whose memory the clients of one service could fill: they
- * are not answered for a while. */
+ * which show no flow, wait for it in the host's reassembly, whose memory the clients behind a narrow path could fill:
+ * they are not answered for a while. */
 GLOBAL int on_early_part(struct __sk_buff *skb, const struct packet_flow *entry,
 			 const struct view *view)
 {
-	struct destination service;
-	struct flow flow;
+	struct packet_prefix *prefix;
 	__be32 ack;
 
 	if (!entry || !view || bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)))
 		return DROP;
 	if (!is_part_of(skb, entry, view, 0))
 		return PASS;
-	/* Who does not see the flow must not take its service off the path. */
+	/* Who does not see the flow must not take its client off the path. */
 	if (skb->ifindex != entry->ifindex || !(view->flags & TCP_ACK) ||
 	    bpf_ntohl(ack) != entry->node_isn + 1 ||
 	    view->seq - entry->client_isn - 1 > FIRST_FLIGHT_MAX)
 		return DROP;
-	flow = flow_of(&view->key, entry->turned);
-	service = service_of(&flow);
-	mark_bad(&service, UNLIKE_NS);
+	prefix = prefix_record(prefix_of_flow(&view->key, entry));
+	if (prefix)
+		prefix->parts_until_ns = bpf_ktime_get_ns() + UNLIKE_NS;
 	return DROP;
 }

@@ -44,6 +44,13 @@ static __always_inline bool has_closed(const struct packet_flow *entry)
 		entry->client_ack == entry->server_fin && entry->server_ack == entry->client_fin);
 }
 
+/* The flow may have ended unseen, or another host forges its end: the sweep probes both ends. */
+static __always_inline void doubt(struct packet_flow *entry)
+{
+	if (!(__sync_fetch_and_or(&entry->ended, PACKET_PROBED) & PACKET_PROBED))
+		entry->tries = 0;
+}
+
 /* The clients' ports of all flows. Segments of servers have other ones, mostly, and are not looked up where
  * they need no translation. A client's may come by any interface: its route may change at any moment. */
 static __always_inline __u32 *word_of_port(struct packet_control *control, __be16 port)

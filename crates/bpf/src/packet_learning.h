@@ -258,16 +258,16 @@ GLOBAL int note_long(const struct packet_key *key, struct packet_flow *entry)
 	return 0;
 }
 
-/* Bytes of a client that show that it sends much. Its congestion control takes the time until it
+/* Bytes of a client that show that it sends much, once they are acknowledged. Its congestion control takes the time until it
  * was answered for the round trip, and one that paces by it (BBR) is slow for ten seconds, if
  * the server is further away. */
 #define SENT_MUCH 30000
 /* How long that is expected of clients of the destination. */
 #define RECEIVED_NS (24 * 3600 * 1000000000ull)
 
-static __always_inline bool sends_much(const struct packet_flow *entry, __u32 next)
+static __always_inline bool sends_much(const struct packet_flow *entry, __u32 acked)
 {
-	__u32 sent = next - entry->client_isn - 1;
+	__u32 sent = acked - entry->client_isn - 1;
 
 	/* As for long answers. */
 	return sent > SENT_MUCH && sent - SENT_MUCH < GAP_MAX;
@@ -297,18 +297,23 @@ GLOBAL int note_sender(const struct packet_key *key, struct packet_flow *entry)
 
 
 /* A segment of the server, of a flow that learns. */
-GLOBAL int measure(const struct packet_key *key, struct packet_flow *entry, __u32 seq, __u8 flags)
+GLOBAL int measure(struct __sk_buff *skb, struct packet_flow *entry, const struct view *view)
 {
 	bool has_shown;
+	__be32 ack;
 
-	if (!key || !entry)
+	if (!entry || !view)
 		return NEXT;
-	has_shown = is_long(entry, seq);
+	if (!entry->is_sender && view->flags & TCP_ACK &&
+	    !bpf_skb_load_bytes(skb, view->at + TCP_ACK_AT, &ack, sizeof(ack)) &&
+	    sends_much(entry, bpf_ntohl(ack)))
+		note_sender(&view->key, entry);
+	has_shown = is_long(entry, view->seq);
 	if (has_shown)
-		note_long(key, entry);
-	if (has_shown || flags & (TCP_FIN | TCP_RST)) {
+		note_long(&view->key, entry);
+	if (has_shown || view->flags & (TCP_FIN | TCP_RST)) {
 		stop_learning(entry, PACKET_REMOVED);
-		bpf_map_delete_elem(&packet_flows, key);
+		bpf_map_delete_elem(&packet_flows, &view->key);
 	}
 	return NEXT;
 }

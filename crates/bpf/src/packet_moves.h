@@ -100,9 +100,6 @@ GLOBAL int moves_out(struct __sk_buff *skb, struct packet_flow *entry, const str
 	return true;
 }
 
-/* How far a number may be behind what was acknowledged. */
-#define SPAN (1u << 20)
-
 /* What happens to a segment at another interface than its flow's. */
 enum elsewhere {
 	ELSEWHERE_TRANSLATE, /* its route was moved */

@@ -6,6 +6,9 @@
 #pragma once
 #include "packet_path.h"
 
+/* How far a number may be behind what was acknowledged. */
+#define SPAN (1u << 20)
+
 /* What a segment shows of its sender, in its receiver's view. */
 struct shown {
 	__u32 acked; /* by the receiver */
@@ -14,25 +17,39 @@ struct shown {
 	__u32 *fin; /* behind the FIN */
 	__u32 *newest; /* TSval that was sent */
 	__u32 seq;
-	__u32 bytes; /* of sequence numbers */
+	__u32 bytes; /* of sequence numbers; of a part, the most that its segment may have */
 	__u32 ts;    /* TSval; 0: none */
 	__u8 flags;
 	__u8 end; /* PACKET_FIN_* of the sender */
 	__u8 probed; /* PACKET_PROBED_* of the sender */
+	__u8 is_part; /* it does not show how long it is, nor where its FIN */
 };
 
-/* A segment after a reset, which its receiver has not believed then; or of an end that was probed,
+/* What it shows of the other end, which receives it, in its sender's view. */
+struct granted {
+	__u32 *acked;
+	__u32 *edge;
+	__u16 *wraps;
+	__u32 next; /* behind what the other end has sent */
+	__u32 first; /* its first number */
+	__u32 ack;
+	__u32 window; /* in bytes */
+};
+
+/* A segment after a reset, which its receiver may not have believed then; or of an end that was probed,
  * but for the probes of the other end that the node sends in its name. Ends that send more than answers find out by
  * themselves whether the other one lives. */
 static __always_inline void note_sign_of_life(struct packet_flow *entry, const struct shown *shown)
 {
-	__u32 gone = PACKET_RESET;
-
-	if (shown->bytes)
-		gone |= PACKET_PROBED;
-	else if (shown->seq != shown->acked - 1)
-		gone |= shown->probed;
-	__sync_fetch_and_and(&entry->ended, ~gone);
+	if (entry->ended & PACKET_RESET) {
+		/* It may have been on its way too. */
+		doubt(entry);
+		__sync_fetch_and_and(&entry->ended, ~PACKET_RESET);
+	} else if (shown->bytes) {
+		__sync_fetch_and_and(&entry->ended, ~PACKET_PROBED);
+	} else if (shown->seq != shown->acked - 1) {
+		__sync_fetch_and_and(&entry->ended, ~(__u32)shown->probed);
+	}
 }
 
 /* Moves a number forward from what it was, also where other CPUs do so at the same time: if one that is late
@@ -48,68 +65,91 @@ static __always_inline void advance(__u32 *number, __u32 from, __u32 to)
 	}
 }
 
+/* Whether a segment acknowledges what its receiver has sent: who does not see the flow has to guess that
+ * (RFC 5961 section 5). */
+static __always_inline bool acknowledges(__u8 flags, const struct granted *granted)
+{
+	__u32 from = *granted->acked - SPAN;
+
+	return flags & TCP_ACK && granted->ack - from <= granted->next - from;
+}
+
 /* Notes up to where a segment sends that has new bytes within the window of its receiver. The CPUs carry them in
  * any order: what is in front may be noted later. */
 static __always_inline void note_bytes(struct packet_flow *entry, const struct shown *shown, __u32 next)
 {
 	__u32 end = shown->seq + shown->bytes;
 
+	if (shown->is_part && (__s32)(end - shown->edge) > 0)
+		end = shown->edge;
 	if (end - shown->acked > shown->edge - shown->acked + GAP_MAX)
 		return;
 	if ((__s32)(end - next) > 0)
 		advance(shown->next, next, end);
+	if (!(shown->flags & TCP_FIN))
+		return;
+	if (shown->is_part) {
+		doubt(entry);
+		return;
+	}
 	/* One that is acknowledged is right, and so the only one. */
-	if (shown->flags & TCP_FIN && (!(entry->ended & shown->end) || *shown->fin != shown->acked)) {
+	if (!(entry->ended & shown->end) || *shown->fin != shown->acked) {
 		*shown->fin = end;
 		__sync_fetch_and_or(&entry->ended, shown->end);
 	}
 }
 
-/* Notes what the segment in hand sends, and whether it ends the flow: only with the numbers of what is
- * in flight, as its receiver would believe it (RFC 5961 section 3.2), and as hard to guess. */
-static __always_inline void note_sent(struct packet_flow *entry, const struct shown *shown)
+/* Whether a reset ends the flow: its receiver believes the next number that it expects (RFC 5961 section 3.2), which is
+ * what it has acknowledged, or is behind what is on its way to it. */
+static __always_inline void note_reset(struct packet_flow *entry, const struct shown *shown, __u32 next)
 {
-	__u32 next = *shown->next;
-
-	entry->last_ns = bpf_ktime_get_coarse_ns();
-	if (shown->bytes)
-		note_bytes(entry, shown, next);
-	if (!(shown->flags & TCP_RST) && entry->ended & (PACKET_RESET | PACKET_PROBED))
-		note_sign_of_life(entry, shown);
-	if (shown->seq - shown->acked > next - shown->acked)
-		return;
-	if (shown->flags & TCP_RST)
+	if (shown->seq == shown->acked || shown->seq == next)
 		__sync_fetch_and_or(&entry->ended, PACKET_RESET);
-	else if (shown->ts && (__s32)(shown->ts - *shown->newest) > 0)
-		*shown->newest = shown->ts;
+	else if (shown->seq - shown->acked < next - shown->acked)
+		doubt(entry);
 }
 
-/* What a segment shows of the other end, which receives it, in its sender's view. */
-struct granted {
-	__u32 *acked;
-	__u32 *edge;
-	__u16 *wraps;
-	__u32 next; /* behind what the other end has sent */
-	__u32 first; /* its first number */
-	__u32 ack;
-	__u32 window; /* in bytes */
-};
-
-/* Notes what a segment acknowledges, and how much more it grants: nothing that was not sent, so who does not see
- * the flow has to guess that too. */
+/* Notes what a segment acknowledges, and how much more it grants. */
 static __always_inline void note_acked(const struct granted *granted)
 {
-	__u32 from = *granted->acked, ack = granted->ack;
+	__u32 from = *granted->acked, edge = *granted->edge;
+	__u32 ack = granted->ack, granted_to = ack + granted->window;
 
-	/* Another CPU may have noted a later one since `next` was read. */
-	if ((__s32)(ack - from) < 0 || ack - from > granted->next - from)
+	if ((__s32)(ack - from) < 0)
 		return;
-	if ((__s32)(ack + granted->window - *granted->edge) > 0)
-		*granted->edge = ack + granted->window;
+	if ((__s32)(granted_to - edge) > 0)
+		advance(granted->edge, edge, granted_to);
 	if (ack - granted->first < from - granted->first)
 		*granted->wraps += 1;
 	advance(granted->acked, from, ack);
 }
+
+/* Notes what the segment in hand shows of the flow, if it is of one who sees the flow, and whether it ends
+ * it. */
+static __always_inline void note(struct packet_flow *entry, const struct shown *shown,
+				 const struct granted *granted)
+{
+	__u32 next = *shown->next;
+
+	entry->last_ns = bpf_ktime_get_coarse_ns();
+	if (shown->flags & TCP_RST) {
+		note_reset(entry, shown, next);
+		return;
+	}
+	if (entry->ended & (PACKET_RESET | PACKET_PROBED))
+		note_sign_of_life(entry, shown);
+	if (!acknowledges(shown->flags, granted))
+		return;
+	if (shown->bytes)
+		note_bytes(entry, shown, next);
+	if (shown->ts && (__s32)(shown->ts - *shown->newest) > 0 &&
+	    shown->seq - shown->acked <= next - shown->acked)
+		*shown->newest = shown->ts;
+	note_acked(granted);
+}
+
+/* A first fragment does not show how long its segment is: no longer than a packet. */
+#define PART_MAX 0xffff
 
 /* Sequence numbers that the segment takes whose TCP header of `bytes` bytes is at `at`. */
 static __always_inline __u32 numbers_of(const struct __sk_buff *skb, __u32 at, __u32 bytes, __u8 flags)
@@ -117,8 +157,9 @@ static __always_inline __u32 numbers_of(const struct __sk_buff *skb, __u32 at, _
 	return skb->len - at - bytes + !!(flags & TCP_FIN);
 }
 
-/* Translates a segment of the client. */
-GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes)
+/* Translates a segment of the client. `rare`: RARE_*. */
+GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes,
+			__u32 rare)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
@@ -147,26 +188,25 @@ GLOBAL int translate_in(struct __sk_buff *skb, struct packet_flow *entry, __u32 
 	shown.newest = &entry->client_ts;
 	shown.ts = how.former_ts;
 	shown.seq = how.former_seq + entry->client_seq_delta;
-	shown.bytes = numbers_of(skb, at, bytes, how.flags);
+	shown.is_part = rare & RARE_PART;
+	shown.bytes = shown.is_part ? PART_MAX : numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.end = PACKET_FIN_CLIENT;
 	shown.probed = PACKET_PROBED_CLIENT;
-	note_sent(entry, &shown);
-	if (how.flags & TCP_ACK) {
-		granted.acked = &entry->client_ack;
-		granted.edge = &entry->server_edge;
-		granted.wraps = &entry->client_wraps;
-		granted.next = entry->server_next;
-		granted.first = entry->node_isn + 1;
-		granted.ack = how.former_ack;
-		granted.window = how.former_window << entry->client_shift;
-		note_acked(&granted);
-	}
+	granted.acked = &entry->client_ack;
+	granted.edge = &entry->server_edge;
+	granted.wraps = &entry->client_wraps;
+	granted.next = entry->server_next;
+	granted.first = entry->node_isn + 1;
+	granted.ack = how.former_ack;
+	granted.window = how.former_window << entry->client_shift;
+	note(entry, &shown, &granted);
 	return PASS;
 }
 
 /* Translates a segment of the server. */
-GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes)
+GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32 at, __u32 bytes,
+			 __u32 rare)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct translation how = {};
@@ -193,20 +233,18 @@ GLOBAL int translate_out(struct __sk_buff *skb, struct packet_flow *entry, __u32
 	shown.newest = &entry->node_ts;
 	shown.ts = how.former_ts ? how.former_ts + entry->ts_delta : 0;
 	shown.seq = how.former_seq + entry->seq_delta;
-	shown.bytes = numbers_of(skb, at, bytes, how.flags);
+	shown.is_part = rare & RARE_PART;
+	shown.bytes = shown.is_part ? PART_MAX : numbers_of(skb, at, bytes, how.flags);
 	shown.flags = how.flags;
 	shown.end = PACKET_FIN_SERVER;
 	shown.probed = PACKET_PROBED_SERVER;
-	note_sent(entry, &shown);
-	if (how.flags & TCP_ACK) {
-		granted.acked = &entry->server_ack;
-		granted.edge = &entry->client_edge;
-		granted.wraps = &entry->server_wraps;
-		granted.next = entry->client_next;
-		granted.first = entry->client_isn + 1;
-		granted.ack = how.former_ack;
-		granted.window = how.former_window << how.widen;
-		note_acked(&granted);
-	}
+	granted.acked = &entry->server_ack;
+	granted.edge = &entry->client_edge;
+	granted.wraps = &entry->server_wraps;
+	granted.next = entry->client_next;
+	granted.first = entry->client_isn + 1;
+	granted.ack = how.former_ack;
+	granted.window = how.former_window << how.widen;
+	note(entry, &shown, &granted);
 	return NEXT;
 }

@@ -19,15 +19,6 @@
 
 #define PACKET_HOST 0
 
-/* A first fragment does not show how long its segment is: at most this much follows. */
-static __always_inline void expect_rest(__u32 *next, __u32 seq)
-{
-	__u32 end = seq + 0xffff;
-
-	if ((__s32)(seq - *next) <= GAP_MAX && (__s32)(end - *next) > 0)
-		*next = end;
-}
-
 /* Whether a segment is the first of a connection. */
 static __always_inline bool opens(const struct view *view)
 {
@@ -70,7 +61,7 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 				       struct view *view, __u32 l2_bytes)
 {
 	struct packet *pkt;
-	int elsewhere, verdict;
+	int elsewhere;
 	bool is_open;
 
 	if (is_carried(skb))
@@ -88,20 +79,14 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
-		/* By what came before, since anybody may have sent the segment in hand; and by that one, since a first
-		 * fragment only shows how much may follow at the most. */
-		if (!entry->is_sender && sends_much(entry, entry->client_next) &&
-		    sends_much(entry, view->seq + entry->client_seq_delta))
+		if (!entry->is_sender && sends_much(entry, entry->server_ack))
 			note_sender(&view->key, entry);
 		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
 			return report_narrow(skb, entry, view->at);
-		verdict = translate_in(skb, entry, view->at, view->bytes);
-		if (view->rare & RARE_PART)
-			expect_rest(&entry->client_next, view->seq + entry->client_seq_delta);
-		return verdict;
+		return translate_in(skb, entry, view->at, view->bytes, view->rare);
 	}
 	if (entry->state == PACKET_ABORTED)
-		return only_resets(view, translate_in(skb, entry, view->at, view->bytes));
+		return only_resets(view, translate_in(skb, entry, view->at, view->bytes, view->rare));
 	if (view->rare && !strip_headers(skb, view, l2_bytes))
 		return on_early_part(skb, entry, view);
 	pkt = parse_segment(skb, view, 0, l2_bytes);
@@ -137,8 +122,6 @@ static __always_inline int carry_in(struct __sk_buff *skb, struct view *view)
 	if (entry->state == PACKET_LEARNING) {
 		if (view->turned != entry->turned || view->rare & RARE_PART)
 			return NEXT;
-		if (entry->is_measured && !entry->is_sender && sends_much(entry, view->seq))
-			note_sender(&view->key, entry);
 		return confirm(skb, &view->key, entry, view);
 	}
 	if (view->turned != entry->turned)
@@ -174,8 +157,7 @@ static __always_inline int learn_from(struct __sk_buff *skb, struct packet_flow 
 	    (view->rare || !moves_out(skb, entry, view, l2_bytes)))
 		return NEXT;
 	if (!(view->flags & TCP_SYN))
-		return entry->is_measured ? measure(&view->key, entry, view->seq, view->flags) :
-					    NEXT;
+		return entry->is_measured ? measure(skb, entry, view) : NEXT;
 	if (view->rare || !(view->flags & TCP_ACK))
 		return NEXT;
 	pkt = parse_segment(skb, view, 1, l2_bytes);
@@ -210,12 +192,10 @@ static __always_inline int carry_on_out(struct __sk_buff *skb, struct packet_flo
 	if (!is_open)
 		return on_other(skb, entry, view, l2_bytes);
 	if (entry->state == PACKET_ABORTED)
-		return only_resets(view, translate_out(skb, entry, view->at, view->bytes));
+		return only_resets(view, translate_out(skb, entry, view->at, view->bytes, view->rare));
 	if (!entry->is_long && is_long(entry, view->seq))
 		note_long(&view->key, entry);
-	verdict = translate_out(skb, entry, view->at, view->bytes);
-	if (view->rare & RARE_PART)
-		expect_rest(&entry->server_next, view->seq + entry->seq_delta);
+	verdict = translate_out(skb, entry, view->at, view->bytes, view->rare);
 	if (verdict == NEXT && !view->rare && is_stamped(entry))
 		return stamp(skb, &view->key, entry, view->at, view->bytes);
 	return verdict;

@@ -189,6 +189,40 @@ static __always_inline void repeat_syn(struct segment *segment, const struct pac
 	segment->ts_value = entry->client_ts;
 }
 
+/* What an end may send until its keepalive is answered: a segment. Its peer's window is not known, and some
+ * ends believe that of a keepalive. */
+#define PROBE_WINDOW 1460
+
+/* Makes of a segment a keepalive of the client in the server's name (RFC 9293 section 3.8.4), in its numbers and
+ * with its newest timestamp. */
+static __always_inline void as_keepalive_of_client(struct segment *segment,
+						   const struct packet_flow *entry)
+{
+	segment->flags = TCP_ACK;
+	segment->hop_limit = ANSWER_HOPS;
+	segment->timestamps = !!(entry->granted & OFFERS_TIMESTAMPS);
+	segment->seq = entry->client_ack - entry->seq_delta - 1;
+	segment->ack = entry->server_ack;
+	segment->ts_value = entry->node_ts - entry->ts_delta;
+	segment->ts_echo = entry->client_ts + entry->client_ts_delta;
+	segment->window = (PROBE_WINDOW >> (entry->server_shift & 15)) | 1;
+}
+
+/* One of the server, in the client's name. */
+static __always_inline void as_keepalive_of_server(struct segment *segment,
+						   const struct packet_flow *entry)
+{
+	segment->flags = TCP_ACK;
+	segment->hop_limit = ANSWER_HOPS;
+	segment->class_label = entry->class_label;
+	segment->timestamps = !!(entry->granted & OFFERS_TIMESTAMPS);
+	segment->seq = entry->server_ack - entry->client_seq_delta - 1;
+	segment->ack = entry->client_ack;
+	segment->ts_value = entry->client_ts;
+	segment->ts_echo = entry->node_ts;
+	segment->window = (PROBE_WINDOW >> (entry->client_shift & 15)) | 1;
+}
+
 /* Bytes of the TCP header of a segment. */
 static __always_inline __u32 header_bytes(const struct segment *segment)
 {

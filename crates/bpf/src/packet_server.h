@@ -65,8 +65,27 @@ static __always_inline int meet_older(struct __sk_buff *skb, const struct packet
 	return entry->state == PACKET_HELD ? renew(skb, pkt, entry) : NEXT;
 }
 
+/* Turns a SYN-ACK for another connection into a keepalive of the client of this one. If that has begun anew, it
+ * resets what it does not know (RFC 9293 section 3.10.7.3), and the SYN-ACK that comes again passes; else the SYN
+ * was forged, and maybe the SYN-ACK too. */
+static __always_inline int probe_instead(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
+					 struct packet_flow *entry, struct segment *segment)
+{
+	__builtin_memset(segment, 0, sizeof(*segment));
+	segment->flow = pkt->flow;
+	segment->family = pkt->family;
+	segment->l2_bytes = pkt->l2_bytes;
+	as_keepalive_of_client(segment, entry);
+	segment->partial = spoil_checksum(skb, at);
+	if (!write_segment(skb, segment, NULL))
+		return DROP;
+	if (entry->state == PACKET_OPEN)
+		doubt(entry);
+	return translate_out(skb, entry, at, header_bytes(segment), 0);
+}
+
 /* A SYN-ACK that does not acknowledge the SYN of the flow. */
-GLOBAL int on_other_syn_ack(struct __sk_buff *skb, const struct packet *pkt,
+GLOBAL int on_other_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 			    struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
@@ -75,10 +94,11 @@ GLOBAL int on_other_syn_ack(struct __sk_buff *skb, const struct packet *pkt,
 	if (!pkt || !entry || !scratch)
 		return NEXT;
 	ack = bpf_ntohl(pkt->tcp.ack_seq);
+	/* A new connection, for which the server has lost the old one. Only for a SYN that has passed. */
 	if (ack == entry->other_isn + 1 && entry->other_isn != entry->client_isn &&
 	    (entry->state == PACKET_OPEN || entry->state == PACKET_HELD)) {
-		/* A new connection: the server has lost the old one. Only for a SYN that has passed. */
-		close_early(&scratch->key, entry);
+		if (!has_closed(entry))
+			return probe_instead(skb, pkt, at, entry, &scratch->segment);
 		bpf_map_delete_elem(&packet_flows, &scratch->key);
 		return NEXT;
 	}
@@ -102,7 +122,7 @@ GLOBAL int on_syn_ack(struct __sk_buff *skb, const struct packet *pkt, __u32 at,
 		/* From where the client is: of no server. Any client can forge that. */
 		return state == PACKET_LEARNING ? NEXT : DROP;
 	if (bpf_ntohl(pkt->tcp.ack_seq) != entry->client_isn + 1)
-		return on_other_syn_ack(skb, pkt, entry);
+		return on_other_syn_ack(skb, pkt, at, entry);
 	if (!read_header(skb, scratch, at, pkt->tcp.doff * 4) || !is_whole(pkt, scratch, at))
 		return state == PACKET_LEARNING ? NEXT : DROP;
 	if (state == PACKET_LEARNING) {
@@ -208,6 +228,6 @@ static __always_inline int on_other(struct __sk_buff *skb, struct packet_flow *e
 		return on_early_segment(skb, pkt, view->at, entry);
 	/* Another CPU has opened it meanwhile. */
 	if (entry->state == PACKET_OPEN)
-		return translate_out(skb, entry, view->at, view->bytes);
+		return translate_out(skb, entry, view->at, view->bytes, view->rare);
 	return on_late_segment(pkt, entry);
 }

@@ -29,9 +29,6 @@
 #define PROBES_MAX 7
 /* How often both ends are reset then. */
 #define RESETS_MAX 4
-/* What an end may send until its keepalive is answered: a segment. Its peer's window is not known, and some
- * ends believe that of a keepalive. */
-#define PROBE_WINDOW 1460
 
 /* Keys in a frame. */
 #define SWEEP_KEYS_MAX 96
@@ -337,25 +334,11 @@ static __always_inline void probe_end(struct __sk_buff *skb, struct packet_scrat
 				    struct packet_flow *entry, bool client)
 {
 	struct segment *segment = begin_segment(scratch, entry, client);
-	__u32 of_server = entry->node_ts - entry->ts_delta, of_client = entry->client_ts;
 
-	segment->flags = TCP_ACK;
-	segment->hop_limit = ANSWER_HOPS;
-	segment->timestamps = !!(entry->granted & OFFERS_TIMESTAMPS);
-	if (client) {
-		segment->seq = entry->client_ack - entry->seq_delta - 1;
-		segment->ack = entry->server_ack;
-		segment->ts_value = of_server;
-		segment->ts_echo = of_client + entry->client_ts_delta;
-		segment->window = (PROBE_WINDOW >> (entry->server_shift & 15)) | 1;
-	} else {
-		segment->seq = entry->server_ack - entry->client_seq_delta - 1;
-		segment->ack = entry->client_ack;
-		segment->ts_value = of_client;
-		segment->ts_echo = entry->node_ts;
-		segment->window = (PROBE_WINDOW >> (entry->client_shift & 15)) | 1;
-		segment->class_label = entry->class_label;
-	}
+	if (client)
+		as_keepalive_of_client(segment, entry);
+	else
+		as_keepalive_of_server(segment, entry);
 	if (send_segment(skb, entry, client))
 		count(STAT_PACKET_PROBED);
 }
@@ -367,10 +350,7 @@ GLOBAL int probe_ends(struct __sk_buff *skb, struct packet_flow *entry)
 
 	if (!entry || !scratch)
 		return 0;
-	if (!(entry->ended & PACKET_PROBED)) {
-		entry->tries = 0;
-		__sync_fetch_and_or(&entry->ended, PACKET_PROBED);
-	}
+	doubt(entry);
 	if (entry->tries >= PROBES_MAX) {
 		if (change(entry, PACKET_OPEN, PACKET_ABORTED)) {
 			entry->tries = 0;

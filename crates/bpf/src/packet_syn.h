@@ -57,6 +57,15 @@ static __always_inline bool is_fit(struct __sk_buff *skb, const struct packet *p
 	       !pkt->tcp.fin && hop_limit(pkt) >= HOPS_MIN;
 }
 
+/* Whether segments of its client's prefix have come in parts before the server's answer. */
+static __always_inline bool sends_parts(const struct packet *pkt, __u64 now)
+{
+	__u64 key = prefix_of(&pkt->flow.client);
+	struct packet_prefix *prefix = bpf_map_lookup_elem(&packet_prefixes, &key);
+
+	return prefix && now < prefix->parts_until_ns;
+}
+
 /* Routers choose among equal paths by the flow label (RFC 6438), so what the node sends for a
  * client has that of its SYN. */
 static __always_inline __be32 class_label_of(const struct packet *pkt)
@@ -197,7 +206,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	if (!is_routed(skb, pkt, profile, now) || has_socket(skb, pkt))
 		return leave(STAT_PACKET_LOCAL);
-	if (!is_fit(skb, pkt, &scratch->options))
+	if (!is_fit(skb, pkt, &scratch->options) || sends_parts(pkt, now))
 		return leave_unfit(scratch, request);
 	/* A SYN-ACK from the client's interface is none. */
 	if (profile && profile->answers_from == skb->ifindex)

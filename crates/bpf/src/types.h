@@ -363,6 +363,7 @@ struct packet_prefix {
 	__s32 held; /* segments; below zero if the record was evicted and made anew */
 	__u32 validated; /* a client of it has completed a handshake */
 	__u32 rtt_us; /* from an answer to its acknowledgement: the longest recent time */
+	__u64 parts_until_ns; /* no answers to it until then: it sends its segments in parts */
 };
 
 /* Bits for 65,536 ports. */

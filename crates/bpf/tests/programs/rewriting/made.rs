@@ -78,7 +78,8 @@ fn wrong_acknowledgements_are_reset() {
 }
 
 // promise: PK11
-/// The server answers a SYN that its client sent anew after it lost the connection.
+/// The server answers a SYN that its client sent anew after it lost the connection. Anybody may have forged the two, so
+/// the client is probed first, and resets the connection that it has lost.
 #[test]
 fn new_connections_replace_flows_that_are_held() {
     on_ready_hosts(|_, test| {
@@ -87,6 +88,22 @@ fn new_connections_replace_flows_that_are_held() {
         let anew = syn(flow.syn.from, flow.syn.to).sequence(77);
         assert_eq!(test.connect_by(anew.clone()).1, None);
         let answer = syn_ack(&anew);
+        test.ports.server.send(&answer, Offload::None);
+        let [to_client, to_server] = seen(test.ports);
+        let [probe] = to_client.try_into().expect("a probe");
+        let (sequence, acknowledgment) = (flow.isn, flow.syn.sequence.wrapping_add(1));
+        assert_eq!((probe.flags, probe.sequence), (ACK, sequence));
+        assert_eq!((probe.acknowledgment, probe.data), (acknowledgment, vec![]));
+        assert_eq!(to_server, []);
+        let reset = Segment {
+            sequence: acknowledgment,
+            acknowledgment: 0,
+            flags: RST,
+            options: vec![],
+            ..reset(&flow)
+        };
+        test.ports.client.send(&reset, Offload::None);
+        assert_eq!(seen(test.ports), [vec![], vec![]]);
         test.ports.server.send(&answer, Offload::None);
         assert_eq!(seen(test.ports), [vec![forwarded(&answer)], vec![]]);
         let proof = proof(&answer);
