@@ -260,6 +260,7 @@ impl Control {
         let packets = Packets {
             flow: self.node.packet_knowledge(&question.flow())?,
             blocked: self.node.is_blocked(),
+            bypassed: self.node.is_bypassed(&question.flow())?,
         };
         Ok(chains::explain(
             &self.node.configuration(),

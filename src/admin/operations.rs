@@ -66,6 +66,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn packet_knowledge(&self, flow: &Flow) -> anyhow::Result<Option<PacketKnowledge>>;
     /// Why rules that want the packet path do without, if they do.
     fn packet_path_trouble(&self) -> Option<String>;
+    /// Whether relays of the client of a flow to its destination got no answer lately.
+    fn is_bypassed(&self, flow: &Flow) -> anyhow::Result<bool>;
     /// Whether the host blocks relays.
     fn is_blocked(&self) -> bool;
     /// Handles a change of the host's firewall or routing.

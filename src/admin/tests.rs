@@ -101,6 +101,10 @@ impl Operations for Fake {
     fn packet_path_trouble(&self) -> Option<String> {
         None
     }
+    fn is_bypassed(&self, _: &Flow) -> anyhow::Result<bool> {
+        Ok(false)
+    }
+
     fn is_blocked(&self) -> bool {
         false
     }

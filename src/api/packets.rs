@@ -71,6 +71,8 @@ pub(crate) enum Reason {
     Unknown,
     /// The client was not observed to reach the destination.
     Client,
+    /// Relays of the client to the destination got no answer lately.
+    Bypassed,
     /// The destination sends more than a first window, or received a long upload.
     Long,
     /// It has not, so far.

@@ -21,6 +21,8 @@ pub(crate) struct Packets {
     pub(crate) flow: Option<PacketKnowledge>,
     /// Whether the host blocks flows that must be observed.
     pub(crate) blocked: bool,
+    /// Whether relays of the client to the destination got no answer lately.
+    pub(crate) bypassed: bool,
 }
 
 /// The data path of the flow of a request; `None` if no rule relays it. `packets` is `None` when
@@ -37,7 +39,9 @@ pub(crate) fn data_path(
     }
     let has_client = question.client.is_some();
     let data_path = rule.effective_data_path(crate::intercept::is_chained(config));
+    let is_bypassed = packets.is_some_and(|packets| rule.observe && packets.bypassed);
     Some(match packets {
+        _ if data_path == DataPath::Socket && is_bypassed => answer("forward", Reason::Bypassed),
         _ if data_path == DataPath::Socket => answer("socket", Reason::Rule),
         None => answer("packet", Reason::Rule),
         Some(packets) => choose(rule, has_client, packets),
@@ -49,6 +53,7 @@ fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
     // What the packet path leaves goes on as if there were none.
     let left = match rule.data_path {
         DataPath::Packet => "forward",
+        DataPath::Socket | DataPath::Auto if rule.observe && packets.bypassed => "forward",
         DataPath::Socket | DataPath::Auto => "socket",
     };
     let Some(known) = packets.flow else {
@@ -68,7 +73,7 @@ fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
     }
     let (path, reason) = match rule.data_path {
         _ if known.receives => (left, Reason::Long),
-        DataPath::Auto if known.is_long => ("socket", Reason::Long),
+        DataPath::Auto if known.is_long => (left, Reason::Long),
         DataPath::Auto => ("packet", Reason::Short),
         DataPath::Packet | DataPath::Socket => ("packet", Reason::Known),
     };
@@ -119,6 +124,7 @@ mod tests {
         let packets = Packets {
             flow,
             blocked: false,
+            bypassed: false,
         };
         let expected = Some((path.to_owned(), reason));
         assert_eq!(chosen(defaults, Some(packets)), expected, "{defaults}");
@@ -177,8 +183,34 @@ mod tests {
         let blocked = Packets {
             flow: Some(known()),
             blocked: true,
+            bypassed: false,
         };
         let expected = Some(("forward".to_owned(), Reason::Blocked));
         assert_eq!(chosen(observe, Some(blocked)), expected);
+    }
+
+    #[test]
+    fn relays_without_an_answer_are_bypassed() {
+        let packets = Packets {
+            flow: Some(PacketKnowledge {
+                is_long: true,
+                ..known()
+            }),
+            blocked: false,
+            bypassed: true,
+        };
+        for (defaults, path, reason) in [
+            ("data_path = \"socket\"", "forward", Reason::Bypassed),
+            ("", "forward", Reason::Long),
+            (
+                "data_path = \"socket\"\nobserve = false",
+                "socket",
+                Reason::Rule,
+            ),
+            ("observe = false", "socket", Reason::Long),
+        ] {
+            let expected = Some((path.to_owned(), reason));
+            assert_eq!(chosen(defaults, Some(packets)), expected, "{defaults}");
+        }
     }
 }

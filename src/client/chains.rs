@@ -253,12 +253,15 @@ fn explain(explanation: &Explanation) -> String {
     if let Some(known) = &explanation.plan {
         line("plan", &plan_words(known));
     }
+    let is_forwarded = is_forwarded(explanation);
     for (index, candidate) in explanation.next_hops.candidates.iter().enumerate() {
         let title = if index == 0 { "next hops" } else { "" };
-        let taken = explanation.next_hops.taken == Some(index);
+        let taken = explanation.next_hops.taken == Some(index) && !is_forwarded;
         line(title, &way(candidate, taken, explanation.workers_queried));
     }
-    if explanation.next_hops.taken.is_none() {
+    if is_forwarded {
+        line("", "none of them: the flow goes past the node  <- taken");
+    } else if explanation.next_hops.taken.is_none() {
         let title = if explanation.next_hops.candidates.is_empty() {
             "next hops"
         } else {
@@ -268,6 +271,16 @@ fn explain(explanation: &Explanation) -> String {
     }
     line("access", &access(explanation));
     text
+}
+
+/// Whether the node leaves the flow to the host's forwarding.
+fn is_forwarded(explanation: &Explanation) -> bool {
+    let by_rule = explanation
+        .rule
+        .as_ref()
+        .map_or("forward", |rule| rule.action.as_str());
+    let path = explanation.data_path.as_ref();
+    by_rule == "forward" || path.is_some_and(|path| path.path == "forward")
 }
 
 fn rule(rule: Option<&AppliedRule>) -> String {
@@ -296,6 +309,7 @@ fn path_words(chosen: &DataPath) -> String {
         Reason::Bad => format!("the destination failed, and is not tried for {time}"),
         Reason::Unknown => "this flow shows what the destination grants".into(),
         Reason::Client => "the client was not observed to reach the destination".into(),
+        Reason::Bypassed => "relays of this client to it got no answer lately".into(),
         Reason::Long => format!("the destination sent a long answer, learned {time} ago"),
         Reason::Short => format!("no answer was long so far, learned {time} ago"),
         Reason::Known => format!("what the destination grants was learned {time} ago"),

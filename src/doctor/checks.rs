@@ -153,7 +153,7 @@ fn configuration(_: &Host, config: &Config) -> Vec<Verdict> {
 fn node(host: &Host, config: &Config) -> Vec<Verdict> {
     let leftover = host.rules.iter().any(crate::host::Rule::is_ours);
     match &host.node {
-        Presence::Answers => {
+        Presence::Answers(_) => {
             let socket = config.admin_socket.display();
             ok(format!("a node runs here and answers at {socket}"))
         }
@@ -188,7 +188,7 @@ fn open_files(host: &Host, _: &Config) -> Vec<Verdict> {
 /// Pipes are 1 MiB each; without CAP_SYS_RESOURCE a user's pipes share a limit.
 fn pipes(host: &Host, _: &Config) -> Vec<Verdict> {
     let pages = host.number("fs/pipe-user-pages-soft").unwrap_or(0);
-    if host.has(Capability::CAP_SYS_RESOURCE) || pages == 0 {
+    if host.pipes_unlimited || pages == 0 {
         return ok("pipes may be as large as needed");
     }
     let what = format!(

@@ -7,8 +7,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use caps::{CapSet, Capability};
+use nix::libc::pid_t;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::Pid;
 
 use super::listening::{self, Closed};
@@ -62,6 +65,8 @@ pub(super) struct Host {
     pub(super) interfaces: Vec<Interface>,
     /// Limit of open files of this process.
     pub(super) files_max: u64,
+    /// Whether the node's pipes are not limited (CAP_SYS_RESOURCE).
+    pub(super) pipes_unlimited: bool,
     /// Every routing rule.
     pub(super) rules: Vec<Rule>,
     /// Whether the node's routing table has routes of others.
@@ -96,15 +101,27 @@ pub(super) struct Host {
 pub(super) enum Presence {
     #[default]
     None,
-    Answers,
+    /// By this process.
+    Answers(pid_t),
     /// Unknown, with the reason.
     Unknown(String),
 }
 
 impl Presence {
+    /// The process of a node that runs.
+    fn process(&self) -> Option<pid_t> {
+        match self {
+            Self::Answers(pid) => Some(*pid),
+            Self::None | Self::Unknown(_) => None,
+        }
+    }
+
     fn look(config: &Config) -> Self {
         match reach(&config.admin_socket) {
-            Reached::Answered(_) => Self::Answers,
+            Reached::Answered(stream) => {
+                let peer = getsockopt(&stream, PeerCredentials);
+                Self::Answers(peer.map_or(0, |peer| peer.pid()))
+            }
             Reached::Nobody(_) => Self::None,
             Reached::Unknown(why) => Self::Unknown(why),
         }
@@ -125,15 +142,34 @@ pub(super) struct Interface {
     pub(super) lro: Option<bool>,
 }
 
+/// The limit of open files of a running node, to which its unit has set it, or of one that this user would start. A
+/// node raises its soft limit to the hard one.
+fn files_max(node: &Presence) -> u64 {
+    let own = || getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard);
+    let limits = node
+        .process()
+        .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/limits")).ok());
+    let limit = limits.as_deref().and_then(hard_limit_of_files);
+    limit.unwrap_or_else(own)
+}
+
+/// The hard limit of open files in `/proc/PID/limits` (proc_pid_limits(5)).
+fn hard_limit_of_files(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 impl Host {
     /// Reads the host and network namespace of this process. Values that cannot be read stay at
     /// their defaults.
     pub(super) fn read(config: &Config) -> Self {
+        let node = Presence::look(config);
         let held = caps::read(None, CapSet::Effective).unwrap_or_default();
         let capability = |held: &Capability| held.to_string();
         let sysctls = SETTINGS.into_iter().map(Setting::Sysctl);
         let value = |setting: Setting<'_>| Some((setting.path(), setting.read().ok()?));
-        let node = Presence::look(config);
         // A running node has these addresses itself.
         let closed = match node {
             Presence::None => listening::look(config),
@@ -148,8 +184,13 @@ impl Host {
                 .into_iter()
                 .map(Interface::read)
                 .collect(),
-            // A node raises its soft limit to the hard one.
-            files_max: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard),
+            files_max: files_max(&node),
+            pipes_unlimited: caps::has_cap(
+                node.process(),
+                CapSet::Permitted,
+                Capability::CAP_SYS_RESOURCE,
+            )
+            .unwrap_or(false),
             rules: host::rules().unwrap_or_default(),
             table_taken: host::table_in_use(config.transparent.table).unwrap_or_default(),
             node,
@@ -254,4 +295,22 @@ fn firewalls() -> Vec<&'static str> {
         .filter(|(_, active)| *active)
         .map(|(name, _)| name)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that the unit has started has the unit's limit, whatever that of the shell is in which doctor runs.
+    #[test]
+    fn limits_of_a_node_are_its_own() {
+        let (_, own) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(files_max(&Presence::None), own);
+        let this = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(files_max(&Presence::Answers(this)), own);
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max processes             63418                63418                processes \n\
+                      Max open files            1024                 1048576              files     \n";
+        assert_eq!(hard_limit_of_files(limits), Some(1 << 20));
+    }
 }

@@ -34,6 +34,26 @@ pub(super) fn wanted<'a>(
     host.interfaces.iter().filter(fits)
 }
 
+/// What comes by a macvlan is answered by the interface below where that has the client's network, as with VRRP. The node
+/// takes no flow whose answers leave by another interface.
+fn macvlan(host: &Host, interface: &Interface) -> Option<Verdict> {
+    let link = &interface.link;
+    let below = link.macvlan_on.filter(|_| link.up)?;
+    let below = host
+        .interfaces
+        .iter()
+        .find(|other| other.link.index == below)?;
+    let (name, below) = (&link.name, &below.link.name);
+    let what = format!(
+        "{name} is a macvlan on {below}: connections that come by {name} are forwarded if their answers leave by {below}"
+    );
+    warn(
+        what,
+        "keepalived without use_vmac, or the clients' routes by the macvlan",
+    )
+    .pop()
+}
+
 fn interfaces(host: &Host, config: &Config) -> Vec<Verdict> {
     let links: Vec<_> = host
         .interfaces
@@ -66,6 +86,7 @@ fn interfaces(host: &Host, config: &Config) -> Vec<Verdict> {
             ));
         }
     }
+    findings.extend(wanted(host, config).filter_map(|interface| macvlan(host, interface)));
     let usable: Vec<&str> = wanted(host, config)
         .filter(|interface| {
             interface.link.up && !matches!(interface.link.framing, Framing::Other(_))

@@ -23,6 +23,7 @@ pub(super) fn interface(name: &str) -> Interface {
             port_of: None,
             master: None,
             vlan_on: None,
+            macvlan_on: None,
             bridge: None,
             paced: false,
         },
@@ -58,7 +59,6 @@ fn sound() -> Host {
         "CAP_NET_RAW",
         "CAP_NET_BIND_SERVICE",
         "CAP_SYS_ADMIN",
-        "CAP_SYS_RESOURCE",
     ];
     Host {
         kernel: (6, 12),
@@ -68,6 +68,7 @@ fn sound() -> Host {
             .into(),
         interfaces: vec![interface("c0"), interface("s0")],
         files_max: 1 << 20,
+        pipes_unlimited: true,
         congestion_modules: vec!["bbr".into()],
         ..Host::default()
     }
@@ -347,7 +348,7 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const PROBLEMS: [Problem; 43] = [
+const PROBLEMS: [Problem; 44] = [
     (
         |h, _| h.firewall.chains.push(chain(Hook::Input)),
         Level::Warn,
@@ -445,6 +446,14 @@ const PROBLEMS: [Problem; 43] = [
         "type 32",
     ),
     (
+        |h, _| {
+            h.interfaces[0].link.macvlan_on = Some(3);
+            h.interfaces[1].link.index = 3;
+        },
+        Level::Warn,
+        "c0 is a macvlan on s0",
+    ),
+    (
         |h, _| h.interfaces.clear(),
         Level::Warn,
         "no interface is up",
@@ -516,11 +525,7 @@ const PROBLEMS: [Problem; 43] = [
         "INVALID",
     ),
     (|h, _| h.files_max = 1024, Level::Warn, "about 512 relays"),
-    (
-        |h, _| h.capabilities.retain(|held| held != "CAP_SYS_RESOURCE"),
-        Level::Warn,
-        "16384 pages",
-    ),
+    (|h, _| h.pipes_unlimited = false, Level::Warn, "16384 pages"),
     (
         |h, _| set(h, "net/core/somaxconn", "128"),
         Level::Warn,
@@ -602,7 +607,7 @@ fn harmless_oddities_pass() {
         },
         |h, _| {
             h.rules.push(rule(180, 0x1000_0000, 20117));
-            h.node = Presence::Answers;
+            h.node = Presence::Answers(1);
         },
         |h, c| {
             h.interfaces.push(interface("x0"));

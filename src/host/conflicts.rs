@@ -175,6 +175,7 @@ mod tests {
             port_of: None,
             master: None,
             vlan_on: None,
+            macvlan_on: None,
             bridge: None,
             paced: false,
         }

@@ -75,6 +75,8 @@ pub(crate) struct Link {
     pub(crate) master: Option<u32>,
     /// For a VLAN device, the index of the interface below.
     pub(crate) vlan_on: Option<u32>,
+    /// The same for a macvlan, as VRRP uses them.
+    pub(crate) macvlan_on: Option<u32>,
     /// For a bridge, whether a setting of its own has the firewall see what it carries
     /// (`br_netfilter`).
     pub(crate) bridge: Option<bool>,
@@ -92,10 +94,11 @@ impl Link {
             port_of: None,
             master: None,
             vlan_on: None,
+            macvlan_on: None,
             bridge: None,
             paced: false,
         };
-        let (mut below, mut is_vlan) = (None, false);
+        let (mut below, mut is_vlan, mut is_macvlan) = (None, false, false);
         for (kind, value) in attributes(body.get(BODY_BYTES..)?) {
             match kind {
                 NAME => link.name = text(value),
@@ -106,6 +109,7 @@ impl Link {
                     link.port_of = attribute(value, PORT_KIND).map(text);
                     let kind = attribute(value, KIND).map(text);
                     is_vlan = kind.as_deref() == Some("vlan");
+                    is_macvlan = kind.as_deref() == Some("macvlan");
                     let data = attribute(value, DATA);
                     let is_bridge = kind.as_deref() == Some("bridge");
                     link.bridge = is_bridge.then(|| filters(data.unwrap_or_default()));
@@ -116,6 +120,7 @@ impl Link {
         // `IFLA_LINK` of a veth is its peer, and of a tunnel the underlay: neither carries its
         // tags.
         link.vlan_on = below.filter(|_| is_vlan);
+        link.macvlan_on = below.filter(|_| is_macvlan);
         Some(link)
     }
 

@@ -222,6 +222,10 @@ impl Operations for Node {
         self.redirect().packet_path_trouble().map(str::to_owned)
     }
 
+    fn is_bypassed(&self, flow: &Flow) -> anyhow::Result<bool> {
+        Ok(self.redirect().is_bypassed(flow)?)
+    }
+
     fn is_blocked(&self) -> bool {
         let until = self.redirect().blocked_until();
         until.is_ok_and(|until| sys::monotonic() < until)

@@ -75,6 +75,24 @@ pub(crate) fn connect(
     counter(node, "relays_opened") > before
 }
 
+/// What goes to the node's host itself is not forwarded: an idle node has watched nothing.
+#[test]
+fn connections_to_the_host_itself_are_not_counted() {
+    let network = line();
+    let host = network.node(0);
+    let node = observing(host, "early");
+    let listener = listen(host, PORT);
+    for family in Family::ALL {
+        let address = SocketAddr::new(network.node_address(0, family), PORT);
+        drop(dial(network.client(), address).expect("it accepts"));
+    }
+    assert_eq!(redirect(&node, "observed"), 0);
+    drop(listener);
+    let listener = listen(network.server(), PORT);
+    connect(&network, &node, Family::V4, &listener);
+    assert_eq!(redirect(&node, "observed"), 1);
+}
+
 // promise: X1
 #[test]
 fn known_destinations_are_relayed() {

@@ -65,7 +65,6 @@ static __always_inline void observe_handshake(struct __sk_buff *skb, const struc
 
 	bpf_map_update_elem(&handshakes, flow, &made, BPF_ANY);
 	bpf_map_update_elem(&leaving, &isn, flow, BPF_ANY);
-	count(STAT_OBSERVED);
 }
 
 /* A SYN that its rule would relay. Without a profile that allows relaying, it is

@@ -215,6 +215,9 @@ GLOBAL int see_syn(struct __sk_buff *skb, const struct packet *pkt, __u32 at)
 	handshake = bpf_map_lookup_elem(&handshakes, flow);
 	if (!handshake || handshake->isn != isn)
 		return TC_ACT_UNSPEC;
+	/* What does not leave, as what is for this host, is not forwarded. */
+	if (!(handshake->flags & HANDSHAKE_LEFT))
+		count(STAT_OBSERVED);
 	/* With its source translated, a connection ends when its route is moved anyway. */
 	handshake->routed = what & TRANSLATED_SOURCE ? false : follows_routes(skb, pkt);
 	handshake->source = pkt->flow.client;

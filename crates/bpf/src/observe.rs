@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_relay::flow::Flow;
 use posthaste_relay::intercept::ObservedPath;
 
 use crate::attach::{Hold, Hook, Place};
 use crate::error::Error;
-use crate::layout::{nanoseconds, octets, whole};
+use crate::layout::{bytes, nanoseconds, octets, profile_key, whole};
 use crate::object::{Map, Program};
 use crate::objects::observe::{self, map, program};
 use crate::objects::types;
@@ -174,6 +175,15 @@ pub(crate) fn list(profiles: &Map, epoch: u32, most: usize) -> Result<Vec<Known>
         all.len() < most
     })?;
     Ok(all)
+}
+
+/// The valid profile of a flow's client and service.
+pub(crate) fn find(profiles: &Map, epoch: u32, flow: &Flow) -> Result<Option<Profile>, Error> {
+    let mut value = vec![0; size_of::<types::profile>()];
+    let found = profiles.look_up(bytes(&profile_key(flow)), &mut value)?;
+    let found = found.then(|| whole::<types::profile>(&value)).flatten();
+    let valid = found.filter(|value| value.epoch == epoch);
+    Ok(valid.as_ref().map(Profile::read))
 }
 
 /// The loaded program.

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use posthaste_relay::flow::Flow;
+
 use super::Redirect;
 use crate::error::Error;
 use crate::layout::bytes;
 use crate::objects::redirect::map;
-use crate::observe::{self, Firewall, Known, Observing};
+use crate::observe::{self, Firewall, Known, Observing, Trust};
 
 impl Redirect {
     /// Sets how destinations are observed.
@@ -42,6 +44,18 @@ impl Redirect {
             Some(maps) => observe::list(&maps.profiles, self.epoch, most),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Whether relays of the client of a flow to its destination got no answer lately, so that its flows are
+    /// forwarded.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn is_bypassed(&self, flow: &Flow) -> Result<bool, Error> {
+        let maps = self.shared.tail_call_maps.get();
+        let profile = maps.map(|maps| observe::find(&maps.profiles, self.epoch, flow));
+        let profile = profile.transpose()?.flatten();
+        Ok(profile.is_some_and(|profile| profile.trust == Trust::Bypassed))
     }
 
     /// Until when (CLOCK_MONOTONIC) flows that must be observed are forwarded, because this host
