@@ -18,6 +18,7 @@ use super::listening::{self, Closed};
 use super::offload;
 use super::topology::{Cpus, Topology};
 use super::tunnels;
+use crate::client::status_of;
 use crate::host::nftables::{self, Flowtable};
 use crate::host::{self, Link, PATH_LIMITS, Rule, Setting};
 use crate::reach::{Reached, reach};
@@ -81,6 +82,8 @@ pub(super) struct Host {
     pub(super) own_congestion_error: Option<String>,
     /// Why there is no BPF file system for a node.
     pub(super) bpf_file_system_error: Option<String>,
+    /// Why a running node does without the packet path.
+    pub(super) packet_path_trouble: Option<String>,
     /// Firewall managers that are active: `firewalld`, `ufw`, `docker`.
     pub(super) firewalls: Vec<&'static str>,
     /// The nftables ruleset.
@@ -175,6 +178,10 @@ impl Host {
             Presence::None => listening::look(config),
             _ => Vec::new(),
         };
+        let status = node
+            .process()
+            .and_then(|_| status_of(&config.admin_socket).ok());
+        let packet_path_trouble = status.and_then(|status| status.packet_path_trouble);
         Self {
             kernel: kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
             capabilities: held.iter().map(capability).collect(),
@@ -197,6 +204,7 @@ impl Host {
             closed,
             congestion_modules: (posthaste_config::Capacity::of_host().congestion)(),
             own_congestion_error: Congestion::register().err().map(|error| error.to_string()),
+            packet_path_trouble,
             bpf_file_system_error: find_bpf_file_system().err().map(|error| error.to_string()),
             firewalls: firewalls(),
             firewall: nftables::rules().unwrap_or_default(),

@@ -118,12 +118,15 @@ fn packet_path(host: &Host, config: &Config) -> Vec<Verdict> {
         return ok("no rule uses it");
     }
     // The check of the kernel reports an old one.
-    let Some(error) = host
-        .bpf_file_system_error
-        .as_ref()
-        .filter(|_| host.kernel >= KERNEL_TCX)
-    else {
-        return ok("its flows outlive a node");
+    if host.kernel < KERNEL_TCX {
+        return ok("not on this kernel");
+    }
+    let Some(error) = &host.bpf_file_system_error else {
+        let Some(trouble) = &host.packet_path_trouble else {
+            return ok("its flows outlive a node");
+        };
+        let what = format!("the node that runs here has no packet path: {trouble}");
+        return warn(what, "mend that, and restart the node");
     };
     let what = if auto {
         format!("data_path = \"auto\" means sockets: {error}")

@@ -348,7 +348,7 @@ fn set(host: &mut Host, key: &str, value: &str) {
     host.settings.insert(key.into(), value.into());
 }
 
-const PROBLEMS: [Problem; 44] = [
+const PROBLEMS: [Problem; 45] = [
     (
         |h, _| h.firewall.chains.push(chain(Hook::Input)),
         Level::Warn,
@@ -452,6 +452,11 @@ const PROBLEMS: [Problem; 44] = [
         },
         Level::Warn,
         "c0 is a macvlan on s0",
+    ),
+    (
+        |h, _| h.packet_path_trouble = Some("the pins are root's".into()),
+        Level::Warn,
+        "no packet path: the pins are root's",
     ),
     (
         |h, _| h.interfaces.clear(),

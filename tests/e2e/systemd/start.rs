@@ -107,7 +107,7 @@ const DIE: &str = "posthaste node >/dev/null 2>&1 & pid=$!; \
     until posthaste status >/dev/null 2>&1; do sleep 0.1; done; \
     kill -9 $(cat /proc/$pid/task/*/children) $pid";
 
-/// The unit gives the node what root's left. Where it does not, log and status report that.
+/// The unit gives the node what root's left. Where it does not, log, status and doctor report that.
 #[test]
 fn pins_of_another_user() {
     let network = line_of_far_client();
@@ -127,6 +127,8 @@ fn pins_of_another_user() {
         warnings.iter().any(|line| line.contains(trouble)),
         "{warnings:#?}"
     );
-    let status = carry_out(&machine, "posthaste status");
-    assert!(status.contains(trouble), "{status}");
+    for verb in ["status", "doctor"] {
+        let answer = carry_out(&machine, &format!("posthaste {verb}; true"));
+        assert!(answer.contains(trouble), "{verb}: {answer}");
+    }
 }
