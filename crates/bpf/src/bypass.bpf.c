@@ -363,21 +363,21 @@ static __always_inline void describe(struct packet_flow *made, const struct bypa
 	/* What each end has read by now, if only from the relay. */
 	made->node_ts = fresh_ts(pair, 0);
 	made->client_ts = fresh_ts(pair, 1) - client->ts_delta;
-	made->client_ack = server->end_ack + server->delta;
-	made->server_ack = client->end_ack + client->delta;
-	made->node_isn = made->client_ack - 1;
-	made->client_isn = made->other_isn = made->server_ack - 1;
+	made->down.acked = server->end_ack + server->delta;
+	made->up.acked = client->end_ack + client->delta;
+	made->node_isn = made->down.acked - 1;
+	made->client_isn = made->other_isn = made->up.acked - 1;
 	/* What is in flight fits into the receiver's window. */
-	made->server_next = made->server_edge = server->edge + server->delta;
-	made->client_next = made->client_edge = client->edge + client->delta;
+	made->down.next = made->down.edge = server->edge + server->delta;
+	made->up.next = made->up.edge = client->edge + client->delta;
 	made->was_relayed = made->is_long = true;
 	if (client->has_fin) {
 		made->ended |= PACKET_FIN_CLIENT;
-		made->client_fin = client->fin + 1 + client->delta;
+		made->up.fin = client->fin + 1 + client->delta;
 	}
 	if (server->has_fin) {
 		made->ended |= PACKET_FIN_SERVER;
-		made->server_fin = server->fin + 1 + server->delta;
+		made->down.fin = server->fin + 1 + server->delta;
 	}
 	if (pair->reset)
 		made->ended |= PACKET_RESET;

@@ -48,7 +48,7 @@ static __always_inline int on_early_reset(struct __sk_buff *skb, const struct pa
 	/* That of a host without the connection has the number that was acknowledged. One that
 	 * has it sends what the node acknowledges too. */
 	if (pkt->tcp.ack ? bpf_ntohl(pkt->tcp.ack_seq) != entry->node_isn + 1 :
-			   seq != entry->client_isn + 1 && seq != entry->held_next)
+			   seq != entry->client_isn + 1 && seq != entry->up.next)
 		return DROP;
 	/* What the server opens for an earlier SYN is reset when it answers. The client may use its port
 	 * again at once. */

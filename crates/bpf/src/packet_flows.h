@@ -41,7 +41,7 @@ static __always_inline bool has_closed(const struct packet_flow *entry)
 {
 	return entry->ended & PACKET_RESET ||
 	       ((entry->ended & PACKET_FINS) == PACKET_FINS &&
-		entry->client_ack == entry->server_fin && entry->server_ack == entry->client_fin);
+		entry->down.acked == entry->down.fin && entry->up.acked == entry->up.fin);
 }
 
 /* The flow may have ended unseen, or another host forges its end: the sweep probes both ends. */

@@ -82,13 +82,13 @@ static __always_inline bool keep_piece(const struct cutting *cut, struct packet_
 
 	if (!enter_held(cut->prefix))
 		return false;
-	if (__sync_val_compare_and_swap(&entry->held_next, cut->seq, next) == cut->seq) {
+	if (__sync_val_compare_and_swap(&entry->up.next, cut->seq, next) == cut->seq) {
 		key->index = __sync_fetch_and_add(&entry->held, 1);
 		if (key->index < PACKET_HELD_MAX &&
 		    !bpf_map_update_elem(&packet_held, key, &scratch->held, BPF_ANY))
 			return true;
 		__sync_val_compare_and_swap(&entry->held, key->index + 1, key->index);
-		__sync_val_compare_and_swap(&entry->held_next, next, cut->seq);
+		__sync_val_compare_and_swap(&entry->up.next, next, cut->seq);
 	}
 	leave_held(cut->prefix, 1);
 	return false;
@@ -110,7 +110,7 @@ static long hold_piece(__u32 index, struct cutting *cut)
 		return 1;
 	held = &scratch->held;
 	/* Only what joins on: the client repeats the rest. */
-	if (cut->seq == entry->held_next && read_part(cut->skb, cut->at, held, bytes)) {
+	if (cut->seq == entry->up.next && read_part(cut->skb, cut->at, held, bytes)) {
 		held->ready = 1;
 		held->seq = cut->seq;
 		held->flags = flags;

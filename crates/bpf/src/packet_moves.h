@@ -34,14 +34,13 @@ static __always_inline bool has_moved(__u8 *since)
 	return false;
 }
 
-/* Whether a segment has numbers of what is in flight: who does not see the flow has to guess them.
- * `shown` has what it sends, in its receiver's view; what it acknowledges is within `acked` and `next`. */
-static __always_inline bool fits(const struct shown *shown, __u32 ack, __u32 acked, __u32 next)
+/* Whether a segment has numbers of what is in flight: who does not see the flow has to guess them. `seq` is as its
+ * receiver counts. */
+static __always_inline bool fits(const struct packet_way *way, __u32 seq, const struct packet_way *back,
+				 __u32 ack)
 {
-	__u32 in_flight = *shown->next - shown->acked;
-
-	return (shown->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK && ack - acked <= next - acked &&
-	       shown->seq - shown->acked + GAP_MAX <= in_flight + 2 * GAP_MAX;
+	return ack - back->acked <= back->next - back->acked &&
+	       seq - way->acked + GAP_MAX <= way->next - way->acked + 2 * GAP_MAX;
 }
 
 /* Whether the client's direction moves to this interface, by a segment of it: with the numbers of the flow,
@@ -49,19 +48,14 @@ static __always_inline bool fits(const struct shown *shown, __u32 ack, __u32 ack
 GLOBAL int moves_in(struct __sk_buff *skb, struct packet_flow *entry, const struct view *view,
 		    __u32 l2_bytes)
 {
-	struct shown shown = {};
 	struct packet *pkt;
 
-	if (!entry || !view)
+	if (!entry || !view || (view->flags & (TCP_ACK | TCP_SYN)) != TCP_ACK)
 		return false;
 	pkt = parse_segment(skb, view, 0, l2_bytes);
-	if (!pkt)
-		return false;
-	shown.acked = entry->server_ack;
-	shown.next = &entry->client_next;
-	shown.seq = view->seq + entry->client_seq_delta;
-	shown.flags = view->flags;
-	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->client_ack, entry->server_next) ||
+	if (!pkt ||
+	    !fits(&entry->up, view->seq + entry->client_seq_delta, &entry->down,
+		  bpf_ntohl(pkt->tcp.ack_seq)) ||
 	    !has_moved(&entry->strayed) || !routes_back(skb, pkt))
 		return false;
 	entry->ifindex = skb->ifindex;
@@ -75,24 +69,19 @@ GLOBAL int moves_in(struct __sk_buff *skb, struct packet_flow *entry, const stru
 GLOBAL int moves_out(struct __sk_buff *skb, struct packet_flow *entry, const struct view *view,
 		     __u32 l2_bytes)
 {
-	struct shown shown = {};
 	struct packet *pkt;
+	__u32 seq;
 
-	if (!entry || !view)
+	if (!entry || !view || !(view->flags & TCP_ACK))
+		return false;
+	seq = view->seq + entry->seq_delta;
+	if (entry->state != PACKET_OPEN)
+		/* The server has shown no number yet. */
+		seq = entry->down.acked;
+	else if (view->flags & TCP_SYN)
 		return false;
 	pkt = parse_segment(skb, view, 1, l2_bytes);
-	if (!pkt)
-		return false;
-	shown.acked = entry->client_ack;
-	shown.next = &entry->server_next;
-	shown.seq = view->seq + entry->seq_delta;
-	shown.flags = view->flags;
-	if (entry->state != PACKET_OPEN) {
-		/* The server has shown no number yet. */
-		shown.seq = entry->client_ack;
-		shown.flags &= ~TCP_SYN;
-	}
-	if (!fits(&shown, bpf_ntohl(pkt->tcp.ack_seq), entry->server_ack, entry->client_next) ||
+	if (!pkt || !fits(&entry->down, seq, &entry->up, bpf_ntohl(pkt->tcp.ack_seq)) ||
 	    !has_moved(&entry->out_strayed))
 		return false;
 	entry->out_ifindex = skb->ifindex;
@@ -110,7 +99,7 @@ enum elsewhere {
 /* Whether a number of the server's bytes, as the client counts them, is near what is in flight. */
 static __always_inline bool is_near(const struct packet_flow *entry, __u32 number)
 {
-	return number - entry->client_ack + SPAN <= entry->server_next - entry->client_ack + 2 * SPAN;
+	return number - entry->down.acked + SPAN <= entry->down.next - entry->down.acked + 2 * SPAN;
 }
 
 /* Shows, by the number of the server's bytes, which both directions have, whether a segment of an open flow is in

@@ -79,7 +79,7 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
-		if (!entry->is_sender && sends_much(entry, entry->server_ack))
+		if (!entry->is_sender && sends_much(entry, entry->up.acked))
 			note_sender(&view->key, entry);
 		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
 			return report_narrow(skb, entry, view->at);

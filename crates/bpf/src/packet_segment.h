@@ -201,8 +201,8 @@ static __always_inline void as_keepalive_of_client(struct segment *segment,
 	segment->flags = TCP_ACK;
 	segment->hop_limit = ANSWER_HOPS;
 	segment->timestamps = !!(entry->granted & OFFERS_TIMESTAMPS);
-	segment->seq = entry->client_ack - entry->seq_delta - 1;
-	segment->ack = entry->server_ack;
+	segment->seq = entry->down.acked - entry->seq_delta - 1;
+	segment->ack = entry->up.acked;
 	segment->ts_value = entry->node_ts - entry->ts_delta;
 	segment->ts_echo = entry->client_ts + entry->client_ts_delta;
 	segment->window = (PROBE_WINDOW >> (entry->server_shift & 15)) | 1;
@@ -216,8 +216,8 @@ static __always_inline void as_keepalive_of_server(struct segment *segment,
 	segment->hop_limit = ANSWER_HOPS;
 	segment->class_label = entry->class_label;
 	segment->timestamps = !!(entry->granted & OFFERS_TIMESTAMPS);
-	segment->seq = entry->server_ack - entry->client_seq_delta - 1;
-	segment->ack = entry->client_ack;
+	segment->seq = entry->up.acked - entry->client_seq_delta - 1;
+	segment->ack = entry->down.acked;
 	segment->ts_value = entry->client_ts;
 	segment->ts_echo = entry->node_ts;
 	segment->window = (PROBE_WINDOW >> (entry->client_shift & 15)) | 1;

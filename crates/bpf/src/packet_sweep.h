@@ -323,8 +323,8 @@ static __always_inline void abort_end(struct __sk_buff *skb, struct packet_scrat
 
 	segment->flags = TCP_RST;
 	segment->hop_limit = ANSWER_HOPS;
-	segment->seq = client ? entry->client_ack - entry->seq_delta :
-				entry->server_ack - entry->client_seq_delta;
+	segment->seq = client ? entry->down.acked - entry->seq_delta :
+				entry->up.acked - entry->client_seq_delta;
 	send_segment(skb, entry, client);
 }
 

@@ -89,8 +89,7 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->ifindex = skb->ifindex;
 	made->turned = is_turned(&pkt->flow);
 	made->client_isn = made->other_isn = bpf_ntohl(pkt->tcp.seq);
-	made->held_next = made->server_ack = made->client_isn + 1;
-	made->client_next = made->client_edge = made->held_next;
+	made->up.acked = made->up.next = made->up.edge = made->client_isn + 1;
 	made->out_ifindex = made->ifindex;
 	made->hop_limit = hop_limit(pkt);
 	made->window = bpf_ntohs(pkt->tcp.window);
@@ -111,7 +110,7 @@ static __always_inline void answer(struct packet_flow *made, const struct packet
 
 	promise(made, profile, mss, options);
 	made->node_isn = hash;
-	made->client_ack = made->server_next = made->server_edge = made->node_isn + 1;
+	made->down.acked = made->down.next = made->down.edge = made->node_isn + 1;
 	made->node_ts = (__u32)(hash >> 32) + (__u32)(made->since_ns / 1000000);
 	made->client_ts = options->ts_value;
 	made->delay_ms = answer_delay(made, prefix_of(&pkt->flow.client), profile);

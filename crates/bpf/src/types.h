@@ -258,6 +258,15 @@ struct packet_key {
 	__be16 second_port;
 };
 
+/* What one end of a flow sends, by the numbers of the other, which receives it. */
+struct packet_way {
+	__u32 acked; /* by the receiver */
+	__u32 next;  /* behind all that was sent; before the server's answer, behind what is held */
+	__u32 edge;  /* of the window that the receiver has granted */
+	__u32 fin;   /* behind the FIN */
+	__u32 wraps; /* how often `acked` has passed the number of the SYN, after 4 GiB each */
+};
+
 /* A flow of the packet path. Sequence numbers and timestamps are in host order. */
 struct packet_flow {
 	__u64 since_ns; /* of its SYN (CLOCK_MONOTONIC) */
@@ -272,18 +281,9 @@ struct packet_flow {
 	__u32 node_ts;    /* the newest TSval that the client got, first that of the SYN-ACK */
 	__u32 ts_delta;   /* node's timestamp less the server's */
 	__u32 client_ts;  /* the client's newest */
-	__u32 held_next;  /* the sequence number that joins on to what is held */
 	__u32 held;       /* segments held */
-	/* What each has acknowledged; of the other, in the same view, the number behind all that it has
-	 * sent, the right edge of the window that it was granted, and the number behind its FIN. */
-	__u32 client_ack;
-	__u32 server_next;
-	__u32 server_edge;
-	__u32 server_fin;
-	__u32 server_ack;
-	__u32 client_next;
-	__u32 client_edge;
-	__u32 client_fin;
+	struct packet_way up;	/* what the client sends */
+	struct packet_way down; /* what the server sends */
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_PROBED_* */
 	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
@@ -318,9 +318,6 @@ struct packet_flow {
 	__u8 out_strayed;
 	__u32 out_ifindex; /* by which the server's segments leave */
 	__u32 nearer_us; /* from its SYN until the nearer end had answered */
-	/* How often the acknowledgements have passed the numbers of the SYNs, after 4 GiB each. */
-	__u16 server_wraps;
-	__u16 client_wraps;
 	/* What the server acknowledges of an older connection; once it has answered, the interface by which
 	 * its SYN-ACK came. */
 	__u32 of_server;

@@ -103,17 +103,17 @@ fn read(key: &types::packet_key, flow: &types::packet_flow) -> PacketFlow {
         phase: phase(flow),
         since: Duration::from_nanos(flow.since_ns),
         last: Duration::from_nanos(flow.last_ns),
-        bytes_up: acknowledged(flow, flow.server_ack, flow.client_isn, flow.server_wraps),
-        bytes_down: acknowledged(flow, flow.client_ack, flow.node_isn, flow.client_wraps),
+        bytes_up: acknowledged(flow, &flow.up, flow.client_isn),
+        bytes_down: acknowledged(flow, &flow.down, flow.node_isn),
     }
 }
 
 /// Sequence numbers behind that of a SYN that the other end has acknowledged: payload, and 1 for a FIN.
-fn acknowledged(flow: &types::packet_flow, ack: u32, isn: u32, wraps: u16) -> u64 {
+fn acknowledged(flow: &types::packet_flow, way: &types::packet_way, isn: u32) -> u64 {
     if flow.state != 4 {
         return 0;
     }
-    u64::from(wraps) << 32 | u64::from(ack.wrapping_sub(isn.wrapping_add(1)))
+    u64::from(way.wraps) << 32 | u64::from(way.acked.wrapping_sub(isn.wrapping_add(1)))
 }
 
 /// Of `enum packet_state`.

@@ -198,7 +198,7 @@ pub(super) fn unfinished(flows: &Map) -> io::Result<Unfinished> {
 
 /// Whether its client has an answer, and one of the ends may still wait for the other.
 fn is_unfinished(flow: &types::packet_flow) -> bool {
-    let is_all_acked = flow.client_ack == flow.server_fin && flow.server_ack == flow.client_fin;
+    let is_all_acked = flow.down.acked == flow.down.fin && flow.up.acked == flow.up.fin;
     let is_over = flow.ended & FINS == FINS && is_all_acked;
     ANSWERED.contains(&flow.state) && !is_over
 }
@@ -351,12 +351,16 @@ mod tests {
     /// Only a reset and two FINs that are acknowledged end a flow.
     #[test]
     fn flows_that_have_ended_are_swept() {
+        let fin = types::packet_way {
+            fin: 9,
+            ..types::packet_way::default()
+        };
         let unread = types::packet_flow {
-            server_fin: 9,
+            down: fin,
             ..open(FINS)
         };
         let unsent = types::packet_flow {
-            client_fin: 9,
+            up: fin,
             ..open(FINS)
         };
         let flows = [

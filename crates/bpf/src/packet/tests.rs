@@ -217,6 +217,15 @@ fn segment(rng: &mut Rng, ipv6: bool) -> Segment {
     }
 }
 
+fn way(rng: &mut Rng) -> types::packet_way {
+    types::packet_way {
+        acked: number(rng),
+        next: number(rng),
+        edge: number(rng),
+        ..types::packet_way::default()
+    }
+}
+
 /// An open flow, whose client is the segment's source or its destination.
 fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
     let shift = |rng: &mut Rng| rng.below(15_u32).try_into().unwrap();
@@ -234,12 +243,8 @@ fn flow(rng: &mut Rng, turned: bool) -> types::packet_flow {
         ts_delta: number(rng),
         client_isn: number(rng),
         node_isn: number(rng),
-        client_ack: number(rng),
-        server_next: number(rng),
-        server_ack: number(rng),
-        client_next: number(rng),
-        client_edge: number(rng),
-        server_edge: number(rng),
+        up: way(rng),
+        down: way(rng),
         out_ifindex: IFINDEX,
         granted: [0, WINDOW_SCALE][rng.below(2_usize)],
         client_shift: shift(rng),
@@ -304,26 +309,12 @@ fn random_segments_are_translated_as_by_the_reference() {
             let seq = segment.seq.wrapping_add(shift(&entry, out).seq);
             let sent = [seq, seq, seq, segment.ack, segment.ack, segment.ack]
                 .map(|number| number.wrapping_add(near()));
-            let numbers = if out {
-                [
-                    &mut entry.client_ack,
-                    &mut entry.server_next,
-                    &mut entry.server_edge,
-                    &mut entry.server_ack,
-                    &mut entry.client_next,
-                    &mut entry.client_edge,
-                ]
-            } else {
-                [
-                    &mut entry.server_ack,
-                    &mut entry.client_next,
-                    &mut entry.client_edge,
-                    &mut entry.client_ack,
-                    &mut entry.server_next,
-                    &mut entry.server_edge,
-                ]
-            };
-            for (number, sent) in numbers.into_iter().zip(sent) {
+            let types::packet_flow { up, down, .. } = &mut entry;
+            let [way, back] = if out { [down, up] } else { [up, down] };
+            let of_way = [&mut way.acked, &mut way.next, &mut way.edge];
+            let of_back = [&mut back.acked, &mut back.next, &mut back.edge];
+            let numbers = of_way.into_iter().chain(of_back);
+            for (number, sent) in numbers.zip(sent) {
                 *number = sent;
             }
         }
@@ -386,8 +377,7 @@ fn errors_quote_the_clients_numbers() {
     }
 }
 
-/// What a flow knows of one direction: up to where its receiver has acknowledged it, its sender has sent it, the
-/// window reaches, and the number behind a FIN.
+/// What a flow knows of what one end sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Direction {
     acked: u32,
@@ -397,21 +387,19 @@ struct Direction {
 }
 
 impl Direction {
-    fn of_client(flow: &types::packet_flow) -> Self {
+    fn of(way: &types::packet_way) -> Self {
+        let &types::packet_way {
+            acked,
+            next,
+            edge,
+            fin,
+            ..
+        } = way;
         Self {
-            acked: flow.server_ack,
-            next: flow.client_next,
-            edge: flow.client_edge,
-            fin: flow.client_fin,
-        }
-    }
-
-    fn of_server(flow: &types::packet_flow) -> Self {
-        Self {
-            acked: flow.client_ack,
-            next: flow.server_next,
-            edge: flow.server_edge,
-            fin: flow.server_fin,
+            acked,
+            next,
+            edge,
+            fin,
         }
     }
 
@@ -465,13 +453,14 @@ fn assert_counted(
     segment: &Segment,
     out: bool,
 ) {
-    let (client, server) = (Direction::of_client, Direction::of_server);
+    let client = |flow: &types::packet_flow| Direction::of(&flow.up);
+    let server = |flow: &types::packet_flow| Direction::of(&flow.down);
     // The sender's own direction, and the one that it acknowledges.
     let (sent, other, wraps, window_shift, end) = if out {
         (
             [server(before), server(after)],
             [client(before), client(after)],
-            [before.client_isn, after.server_wraps.into()],
+            [before.client_isn, after.up.wraps],
             shift(before, out).widen,
             2,
         )
@@ -479,7 +468,7 @@ fn assert_counted(
         (
             [client(before), client(after)],
             [server(before), server(after)],
-            [before.node_isn, after.client_wraps.into()],
+            [before.node_isn, after.down.wraps],
             before.client_shift,
             1,
         )

@@ -48,8 +48,8 @@ impl Talk {
             server.seq.wrapping_add(delta[1]),
         ];
         [entry.client_isn, entry.node_isn] = [up, down].map(|first| first.wrapping_sub(1));
-        (entry.client_next, entry.client_edge, entry.server_ack) = (up, up, up);
-        (entry.server_next, entry.server_edge, entry.client_ack) = (down, down, down);
+        (entry.up.next, entry.up.edge, entry.up.acked) = (up, up, up);
+        (entry.down.next, entry.down.edge, entry.down.acked) = (down, down, down);
         let flows = &programs.maps[map::PACKET_FLOWS];
         flows.update(bytes(&key), bytes(&entry)).unwrap();
         let by = [client, server];
@@ -73,7 +73,7 @@ impl Talk {
     /// One end resets the flow, by a number so far behind the other's acknowledgement.
     fn reset(&self, programs: &Programs, from: usize, ahead: u32) {
         let flow = programs.flow(&self.key);
-        let acked = [flow.server_ack, flow.client_ack][from];
+        let acked = [flow.up.acked, flow.down.acked][from];
         let mut sent = self.by[from].clone();
         sent.seq = acked.wrapping_sub(self.delta[from]).wrapping_add(ahead);
         (sent.flags, sent.payload) = (RST, vec![]);
@@ -88,8 +88,7 @@ impl Talk {
 
     fn has_closed(&self, programs: &Programs) -> bool {
         let flow = programs.flow(&self.key);
-        flow.ended == FINS
-            && (flow.client_ack, flow.server_ack) == (flow.server_fin, flow.client_fin)
+        flow.ended == FINS && (flow.down.acked, flow.up.acked) == (flow.down.fin, flow.up.fin)
     }
 }
 
@@ -239,8 +238,8 @@ fn other_connections_are_proved_by_the_client() {
         let flow = programs.flow(&talk.key);
         assert_eq!((flow.state, flow.ended), (OPEN, PROBED));
         let mut expected = talk.by[1].clone();
-        expected.seq = flow.client_ack.wrapping_sub(1);
-        expected.ack = flow.server_ack.wrapping_sub(flow.client_seq_delta);
+        expected.seq = flow.down.acked.wrapping_sub(1);
+        expected.ack = flow.up.acked.wrapping_sub(flow.client_seq_delta);
         (expected.flags, expected.payload) = (ACK, vec![]);
         let at = expected.frame().len() - 16;
         assert_eq!(probe[at..at + 9], expected.frame()[at..at + 9], "numbers");

@@ -101,8 +101,8 @@ impl Case {
             } else {
                 segment.ack
             };
-            entry.client_ack = shown.wrapping_sub(rng.below(1_u32 << 20));
-            entry.server_next = shown.wrapping_add(rng.below(1_u32 << 18));
+            entry.down.acked = shown.wrapping_sub(rng.below(1_u32 << 20));
+            entry.down.next = shown.wrapping_add(rng.below(1_u32 << 18));
         }
         let shape = Shape::random(rng, &segment);
         let is_short = matches!(shape, Shape::First(..)) && rng.once_in(2);
@@ -279,8 +279,8 @@ fn no_numbers_that_may_be_wrong() {
         } else {
             case.segment.ack
         };
-        case.entry.client_ack = shown.wrapping_sub(1 << 17);
-        case.entry.server_next = shown.wrapping_add(1 << 17);
+        case.entry.down.acked = shown.wrapping_sub(1 << 17);
+        case.entry.down.next = shown.wrapping_add(1 << 17);
         let flows = &programs.maps[map::PACKET_FLOWS];
         flows.update(bytes(&key), bytes(&case.entry)).unwrap();
         let (verdict, _) = programs.run_whole(case.out, &case.given());
@@ -326,20 +326,20 @@ fn fragments_count_as_sent() {
         let (ack, edge) = (case.segment.ack, seq.wrapping_add(1 << 16));
         let entry = &mut case.entry;
         if case.out {
-            (entry.client_ack, entry.server_next, entry.server_edge) = (seq, seq, edge);
-            (entry.server_ack, entry.client_next) = (ack, ack);
+            (entry.down.acked, entry.down.next, entry.down.edge) = (seq, seq, edge);
+            (entry.up.acked, entry.up.next) = (ack, ack);
         } else {
-            (entry.server_ack, entry.client_next, entry.client_edge) = (seq, seq, edge);
-            (entry.client_ack, entry.server_next) = (ack, ack);
+            (entry.up.acked, entry.up.next, entry.up.edge) = (seq, seq, edge);
+            (entry.down.acked, entry.down.next) = (ack, ack);
         }
         let flows = &programs.maps[map::PACKET_FLOWS];
         flows.update(bytes(&key), bytes(&case.entry)).unwrap();
         programs.run_whole(case.out, &case.given());
         let after = programs.flow(&key);
         let next = if case.out {
-            after.server_next
+            after.down.next
         } else {
-            after.client_next
+            after.up.next
         };
         let counted = next.wrapping_sub(seq);
         assert!((1400..=1 << 16).contains(&counted), "{number}: {case:?}");
