@@ -126,7 +126,7 @@ fn packet_path(host: &Host, config: &Config) -> Vec<Verdict> {
             return ok("its flows outlive a node");
         };
         let what = format!("the node that runs here has no packet path: {trouble}");
-        return warn(what, "mend that, and restart the node");
+        return warn(what, "fix that, and restart the node");
     };
     let what = if auto {
         format!("data_path = \"auto\" means sockets: {error}")
