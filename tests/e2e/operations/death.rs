@@ -89,7 +89,7 @@ fn killed_node_leaves_nothing() {
     // each interface, a guard.
     assert_eq!(installed(host).len(), 6, "{:#?}", installed(host));
     assert_eq!((programs_at(host, "c0"), programs_at(host, "s0")), (1, 1));
-    assert!(process_named(host, GUARD).is_some());
+    guard_of(host);
     node.kill().unwrap();
     assert_nothing_left(host);
     drop(pairs);
@@ -162,7 +162,7 @@ fn finished_ports_without_guard() {
     ports_work_after(|node, host| {
         // A node that runs would start another guard.
         send(node.process().pid(), Signal::SIGSTOP);
-        send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
+        send(guard_of(host), Signal::SIGKILL);
         node.kill().unwrap();
         until("end of every process", || processes(host).is_empty());
         assert_eq!(installed(host).len(), 4, "no guard cleans up");
@@ -265,7 +265,7 @@ fn guard_within_a_second() {
 fn guard_ignores_signals() {
     let network = line();
     let mut node = start_relaying(&network, "");
-    let guard = process_named(network.node(0), GUARD).unwrap();
+    let guard = guard_of(network.node(0));
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         send(guard, signal);
     }
@@ -274,8 +274,14 @@ fn guard_ignores_signals() {
 }
 
 /// Kills the guard and waits for the one that the node starts in its place.
+/// The guard of the node there. A node may be ready before its guard has run so far that it has its name.
+fn guard_of(host: &Namespace) -> u32 {
+    until("the guard's name", || process_named(host, GUARD).is_some());
+    process_named(host, GUARD).expect("it was there")
+}
+
 fn kill_guard(host: &Namespace) {
-    let former = process_named(host, GUARD).unwrap();
+    let former = guard_of(host);
     send(former, Signal::SIGKILL);
     until("another guard", || {
         process_named(host, GUARD).is_some_and(|guard| guard != former)
@@ -290,10 +296,10 @@ fn dead_guard_restarted() {
     let listener = listen(network.server(), PORT);
     let node = Node::builder(host, binary()).relaying().metrics(METRICS);
     let mut node = node.start().unwrap();
-    let pid = process_named(host, GUARD);
+    let guard = guard_of(host);
     assert_eq!(
         node.status().unwrap()["guard"]["pid"].as_u64(),
-        pid.map(u64::from)
+        Some(guard.into())
     );
     for restarts in 1..=2 {
         kill_guard(host);
@@ -376,7 +382,7 @@ fn teardown_replaces_guard() {
     until("TIME_WAIT", || sockets(host, "time-wait").len() == 2);
     // A node that runs would start another guard.
     send(node.process().pid(), Signal::SIGSTOP);
-    send(process_named(host, GUARD).unwrap(), Signal::SIGKILL);
+    send(guard_of(host), Signal::SIGKILL);
     node.kill().unwrap();
     until("end of every process", || processes(host).is_empty());
     assert_eq!(installed(host).len(), 4, "{:#?}", installed(host));
