@@ -167,7 +167,7 @@ fn be_client(network: &Network, listener: &TcpListener, count: u64, dialled: &At
 }
 
 /// Accepts one connection after the other and plays its server, until all clients have ended: a node
-/// may repeat a request whose hop was silent, and resets the first.
+/// may repeat a request whose hop was silent, and resets the first, which carried nothing.
 fn be_server(listener: &TcpListener, served: &Served) {
     loop {
         let accepted = listener.accept();
@@ -194,7 +194,13 @@ fn be_server(listener: &TcpListener, served: &Served) {
 fn serve(stream: TcpStream) -> io::Result<()> {
     let mut stream = bounded(stream)?;
     let mut number = [0; 8];
-    stream.read_exact(&mut number)?;
+    // No end repeats a reset that was lost: nothing ever comes on such a connection.
+    stream
+        .read_exact(&mut number)
+        .map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => ErrorKind::ConnectionReset.into(),
+            _ => error,
+        })?;
     let plan = Plan::new(u64::from_be_bytes(number));
     play_server(plan, stream)
         .map_err(|error| io::Error::new(error.kind(), format!("{plan:?}: {error}")))

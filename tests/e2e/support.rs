@@ -249,7 +249,6 @@ fn dial_here(
     bounded(socket.into())
 }
 
-/// The same stream, with an end to how long reading and writing wait.
 /// Has each read and write end within [`SOON`].
 pub(crate) fn bounded(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(SOON))?;
