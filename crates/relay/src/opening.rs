@@ -133,6 +133,8 @@ pub(crate) enum Action {
     TrialUndelivered,
     /// Leave a hop that is silent: [`Opening::on_hop_silent`], or a reroute of a relay.
     Leave,
+    /// Take the same hop by a new connection, with the bytes that the client has sent.
+    Redial,
     /// Take another next hop with the bytes that the client has sent, or end as [`Self::Refuse`].
     Reroute {
         /// Whether it may be the same hop once more.

@@ -191,6 +191,8 @@ pub(crate) struct Joined {
     pub(crate) failed: Option<Reply>,
     /// Whether that node has delivered nothing of the flow.
     pub(crate) is_undelivered: bool,
+    /// Whether its hop was open before, and that node has closed it without a reply.
+    pub(crate) is_closed_hop: bool,
     /// Whether the client is gone.
     pub(crate) is_abandoned: bool,
 }
@@ -201,6 +203,10 @@ impl Joined {
         let Some(reply) = self.failed else {
             return self.on_unfailed_end(outcome);
         };
+        if self.is_closed_hop && !self.is_abandoned {
+            // Its request and the end of the idle hop have met: that shows nothing about the node.
+            return Action::Redial.into();
+        }
         let mut actions = Actions::default();
         if is_of_hop(reply) {
             actions = actions.push(Action::HopFailed);

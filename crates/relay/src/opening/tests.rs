@@ -368,6 +368,7 @@ fn relay_rerouted_only_undelivered() {
         is_awaited: true,
         failed: Some(Reply::Failed),
         is_undelivered: true,
+        is_closed_hop: false,
         is_abandoned: false,
     };
     let reset = Outcome::UpstreamReset;
@@ -389,6 +390,12 @@ fn relay_rerouted_only_undelivered() {
         ..joined
     };
     assert_eq!(last(abandoned), Action::End(reset));
+    let closed = Joined {
+        is_closed_hop: true,
+        ..joined
+    };
+    // Nothing is known against the node: no report, no count.
+    assert_eq!(list(closed.on_end(reset)), [Action::Redial]);
     let failed = Some(Reply::Refused);
     let refused = Action::Refuse(Outcome::UpstreamRefused, None);
     assert_eq!(last(Joined { failed, ..joined }), refused);

@@ -105,6 +105,7 @@ impl<I: Intercept> Worker<I> {
             // No flow will need a hop any more.
             warm.replace(&[], self.now);
         }
+        self.finish_all_hops();
         self.wind_up_tunnels();
     }
 

@@ -89,8 +89,8 @@ impl Entry {
     }
 
     /// A hop over a stream is taken again by TCP, before any other; one that was open before by a new
-    /// connection, if there is no other.
-    fn take_again(&mut self) {
+    /// connection, if there is no other or `only` that hop is gone.
+    fn take_again(&mut self, only: bool) {
         let Some(preface) = self.preface.as_deref_mut() else {
             return;
         };
@@ -105,7 +105,7 @@ impl Entry {
                 .as_deref_mut()
                 .map(|fallback| &mut fallback.hops),
         };
-        if let Some(hops) = hops.filter(|hops| is_stream || hops.is_empty()) {
+        if let Some(hops) = hops.filter(|hops| only || is_stream || hops.is_empty()) {
             hops.retry_cold(NextHop::Hop(via), false);
         }
     }
@@ -134,7 +134,9 @@ impl Entry {
                 hops,
                 kept: kept.unwrap_or_else(|| Kept::new(held)),
             };
-            preface.fallback = fallback.can_go_on(true).then(|| Box::new(fallback));
+            // A hop that was open before may be taken again, also where another node chose it.
+            let may_go_on = preface.is_warm || fallback.can_go_on(true);
+            preface.fallback = may_go_on.then(|| Box::new(fallback));
         }
         is_again
     }
@@ -251,6 +253,7 @@ impl<I: Intercept> Worker<I> {
                 Action::PassOn => self.forward_held(key),
                 Action::PassLater => self.forward_later(key),
                 Action::Leave => self.leave_hop(key),
+                Action::Redial => self.redial(key),
                 Action::Reroute { repeat, outcome } => {
                     if !self.reroute(key, repeat) {
                         self.end_with(key, outcome, None);
@@ -449,10 +452,21 @@ impl<I: Intercept> Worker<I> {
         let Some(entry) = self.entries.live_mut(key) else {
             return;
         };
-        entry.take_again();
+        entry.take_again(false);
         if !entry.is_open() {
             self.drive(key, |opening, _| opening.on_hop_silent());
         } else if !self.reroute(key, false) {
+            self.end_with(key, Outcome::HopFailed, None);
+        }
+    }
+
+    /// Takes the hop of a relay once more, by a new connection: that hop was open before, and is gone.
+    fn redial(&mut self, key: u64) {
+        let Some(entry) = self.entries.live_mut(key) else {
+            return;
+        };
+        entry.take_again(true);
+        if !self.reroute(key, false) {
             self.end_with(key, Outcome::HopFailed, None);
         }
     }

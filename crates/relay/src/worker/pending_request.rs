@@ -22,10 +22,10 @@ use super::preface::{ReadError, read_message, send};
 pub(super) const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// How long a warm hop may be silent: its dialer pings far more often.
 const HOP_SILENT: Duration = Duration::from_secs(90);
-/// How long a refused client may take to read the reason.
+/// How long a refused client may take to read the reason, and a peer to close its end of a hop.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes accepted from a refused client: more than a default receive buffer holds, so a client that
-/// sends more has read the reason and continued.
+/// sends more has read the reason and continued. Nor does a peer send as much before a reply.
 const DISCARDED_MAX: usize = 8 << 20;
 /// The first bytes of a warm hop.
 const MAGIC: &[u8] = b"PHOP";
@@ -55,7 +55,7 @@ enum Stage {
     Response(Box<Challenged>),
     /// A warm hop that waits for a flow.
     Hop(Box<Acceptor>),
-    /// The reason was sent; the number of bytes received since.
+    /// All that this node sends was sent, to its end; the number of bytes received since.
     Refused(usize),
 }
 
@@ -103,16 +103,24 @@ impl PendingRequest {
     pub(super) fn refused(socket: OwnedFd, from: SocketAddr, why: &[u8], now: Duration) -> Self {
         // In this order: the FIN follows the reason, and a reset at close would discard both.
         let _ = send(&(&socket).into(), why);
-        let _ = shutdown(socket.as_raw_fd(), Shutdown::Write);
-        let _ = sys::set_reset_on_close(&socket, false);
-        Self {
-            socket,
-            from,
-            stage: Stage::Refused(0),
-            place: None,
-            syn_option: None,
-            until: now + READ_WITHIN,
-        }
+        let mut refused = Self::new(socket, from, now);
+        refused.finish(now);
+        refused
+    }
+
+    /// Sends FIN, and discards what arrives until the other end is closed, too. Over a warm hop, a
+    /// FIN without a reply shows its dialer that no flow was taken from it. A request may be under
+    /// way, and a reset in answer to that would show nothing.
+    pub(super) fn finish(&mut self, now: Duration) {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Write);
+        let _ = sys::set_reset_on_close(&self.socket, false);
+        self.stage = Stage::Refused(0);
+        self.until = now + READ_WITHIN;
+    }
+
+    /// Whether it has sent its FIN, and waits for that of the other end.
+    pub(super) fn is_finishing(&self) -> bool {
+        matches!(self.stage, Stage::Refused(_))
     }
 
     /// Whether it is a warm hop that waits for a flow.

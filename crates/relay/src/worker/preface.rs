@@ -151,6 +151,8 @@ pub(super) struct Preface {
     pub(super) failed: Option<Reply>,
     /// That node reported so, and so has delivered nothing of the flow.
     pub(super) undelivered: bool,
+    /// It has closed the hop without a reply.
+    pub(super) is_closed: bool,
     /// The peers of hops whose flow has not sent its first bytes.
     pub(super) starting: Sides<Option<NodeId>>,
     /// The SYN of the hop to the next node had an option.
@@ -196,7 +198,8 @@ impl Preface {
             self.on_reply(*reply);
         }
         // A reset leaves open whether the node has delivered bytes of the flow before it.
-        self.undelivered = matches!(reply, Ok(_) | Err(ReadError::Gone));
+        self.is_closed = matches!(reply, Err(ReadError::Gone));
+        self.undelivered = reply.is_ok() || self.is_closed;
         self.failed = match reply {
             Ok(Reply::Connected) => None,
             Ok(reply) => Some(reply),
@@ -266,7 +269,7 @@ impl Preface {
         (self.expecting, self.via) = (None, None);
         self.streams[Side::Upstream] = None;
         (self.waits_since, self.alive, self.syn_options) = (None, None, false);
-        (self.failed, self.undelivered) = (None, false);
+        (self.failed, self.undelivered, self.is_closed) = (None, false, false);
         self.watch = Watch::default();
         self.starting[Side::Upstream] = None;
     }

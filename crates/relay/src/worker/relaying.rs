@@ -146,6 +146,7 @@ impl<I: Intercept> Worker<I> {
             is_awaited: preface.expecting.is_some(),
             failed: preface.failed,
             is_undelivered: preface.undelivered,
+            is_closed_hop: preface.is_closed && preface.is_warm,
             is_abandoned: entry.is_some_and(Entry::has_lost_client),
         };
         self.carry_out_all(key, joined.on_end(outcome), OPEN);

@@ -189,16 +189,26 @@ impl<I: Intercept> Worker<I> {
         if gone.is_empty() {
             return;
         }
+        self.finish_hops(|request| {
+            let peer = request.challenged_peer();
+            peer.is_some_and(|peer| gone.contains(&peer))
+        });
+    }
+
+    /// Closes the idle hops of peers: no flow begins here any more.
+    pub(super) fn finish_all_hops(&mut self) {
+        self.finish_hops(PendingRequest::is_hop);
+    }
+
+    fn finish_hops(&mut self, is_over: impl Fn(&PendingRequest) -> bool) {
         let requests = self.pending_requests.iter();
-        let hops: Vec<u64> = requests
-            .filter(|(_, request)| {
-                let peer = request.challenged_peer();
-                peer.is_some_and(|peer| gone.contains(&peer))
-            })
-            .map(|(key, _)| key)
-            .collect();
-        for key in hops {
-            self.dismiss(key);
+        let over = requests.filter(|(_, request)| is_over(request));
+        for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(hop) = self.pending_requests.get_mut(key) {
+                hop.finish(self.now);
+            }
+            // What has arrived is not reported again.
+            self.on_request_bytes(key);
         }
     }
 
@@ -215,19 +225,14 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn sweep_requests(&mut self) {
         let now = self.now;
         let draining = self.drain_until.is_some();
-        let over = self.pending_requests.iter().filter(|(_, pending_request)| {
-            // An idle hop to a draining node could only carry a flow that is refused.
-            pending_request.until <= now || draining && pending_request.is_hop()
-        });
+        // An idle hop to a draining node could only carry a flow that is refused.
+        self.finish_hops(|request| request.is_hop() && (draining || request.until <= now));
+        let over = self.pending_requests.iter();
+        let over = over.filter(|(_, request)| request.until <= now);
         for key in over.map(|(key, _)| key).collect::<Vec<_>>() {
-            let Some(pending_request) = self.dismiss(key) else {
-                continue;
-            };
-            if pending_request.is_hop() {
-                // With a FIN: the dialer takes a reset for a node that crashed, and checks all hops.
-                let _ = sys::set_reset_on_close(&pending_request.socket, false);
-            } else if pending_request.is_silent() && !draining {
-                self.deny(pending_request.from, None, Denial::Slow);
+            let late = self.dismiss(key);
+            if let Some(late) = late.filter(|late| late.is_silent() && !draining) {
+                self.deny(late.from, None, Denial::Slow);
             }
         }
     }

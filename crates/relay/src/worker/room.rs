@@ -40,10 +40,13 @@ impl<I: Intercept> Worker<I> {
             (false, true) => self.intercept.lag(),
             (false, false) => Duration::ZERO,
         };
-        let requesting = self.replaced && self.pending_requests.len() > 0 && self.now < until;
+        if self.entries.len() > 0 || self.now < until.min(self.drain_from + grace) {
+            return false;
+        }
+        let mut requests = self.pending_requests.iter();
+        let requesting = requests.any(|(_, request)| self.replaced || request.is_finishing());
         let sends = self.tunnels.as_ref().is_some_and(|one| !one.is_over());
-        let waits = requesting || sends && self.now < until;
-        self.entries.len() == 0 && !waits && self.now >= until.min(self.drain_from + grace)
+        self.now >= until || !requesting && !sends
     }
 
     /// Ends a drain that takes too long, or accepts flows again when there is room.

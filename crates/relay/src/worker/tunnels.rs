@@ -265,6 +265,10 @@ impl PeerTunnels {
         if let Some(slot) = self.slot(connection) {
             slot.redial.on_up();
         }
+        if self.is_winding_up {
+            let mut tunnels = self.shared.tunnels.borrow_mut();
+            tunnels.endpoint.go_away(connection);
+        }
         true
     }
 

@@ -27,7 +27,7 @@ use posthaste_relay::worker::{self, Common, ReplayGuard};
 use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
 
-use crate::host::{Family, Host, happens, until};
+use crate::host::{Family, Host, SOON, happens, until};
 use crate::redirection::Transit;
 use crate::streams::{Pair, accept};
 
@@ -307,6 +307,13 @@ impl Node {
                 policy: setup.policy(),
                 generation: 1,
             });
+        }
+    }
+
+    /// Has its workers end what they have begun, as those of a node that another has replaced.
+    pub(crate) fn replace(&self) {
+        for (worker, _) in &self.workers {
+            worker.send(Command::Replace { deadline: SOON });
         }
     }
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hops between nodes that are open before there is a flow for them.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::PoolLimits;
 use posthaste_relay::control::SideInfo;
 use posthaste_relay::outcome::Outcome;
+use posthaste_wire::Progress;
 use posthaste_wire::auth::Key;
+use posthaste_wire::hop::{Accepting, Acceptor, HELLO_BYTES, Reply, VALIDATED};
 
-use crate::host::{Family, Host};
-use crate::node::{Node, Setup, start_all};
+use crate::host::{Family, Host, until};
+use crate::node::{Node, Setup, id, key, start_all};
+use crate::peers::nonce;
+use crate::streams::{accept, read};
 
 /// A node that keeps so many hops to the next one.
 fn first(hops: Family, pool: u16) -> Setup {
@@ -127,4 +132,110 @@ fn accepted_hops_congestion_control() {
         assert_ne!(congestion(&relay.upstream), "reno", "{pool}");
         pair.close_client_first();
     }
+}
+
+/// A peer as the test plays it: a hop that it has accepted.
+fn accept_hop(listener: &TcpListener) -> TcpStream {
+    let mut hop = accept(listener);
+    let mut accepting = Accepting::new(id(1), nonce());
+    let hello = read(&mut hop, HELLO_BYTES);
+    let Ok(Progress::Done {
+        value: mut challenged,
+        ..
+    }) = accepting.feed(&hello, |_, _| Some(key()))
+    else {
+        panic!("the node has the key");
+    };
+    hop.write_all(challenged.challenge()).unwrap();
+    let response = read(&mut hop, 16);
+    assert!(matches!(
+        challenged.feed(&response),
+        Ok(Progress::Done { .. })
+    ));
+    hop
+}
+
+/// A request on a connection of its own, up to the flow's first byte.
+fn accept_request(listener: &TcpListener) -> TcpStream {
+    loop {
+        let mut hop = accept(listener);
+        let head = read(&mut hop, 4);
+        // Others are idle hops that the node dials meanwhile.
+        if head[0] == 1 {
+            read(&mut hop, usize::from(head[1]) * 4 - 4);
+            return hop;
+        }
+    }
+}
+
+/// The next node closes an idle hop, as in an upgrade, when a request is under way on it. A FIN
+/// without a reply shows that nothing was delivered, so the flow takes a new connection.
+// promise: F14
+#[test]
+fn flow_leaves_a_hop_that_was_closed() {
+    for mode in AcceptMode::all() {
+        let host = Host::enter();
+        let peer = TcpListener::bind(Family::V4.node(1)).unwrap();
+        let node = first(Family::V4, 1).start(&host);
+        let mut hop = accept_hop(&peer);
+        node.until_waiting(1);
+        std::thread::scope(|scope| {
+            let dialing = scope.spawn(|| {
+                let mut client = node.dial(mode, Family::V4).unwrap();
+                client.write_all(b"a question").unwrap();
+                client
+            });
+            // The request has come, and except in strict mode the flow's bytes.
+            read(&mut hop, 1);
+            if mode != AcceptMode::STRICT {
+                until("the client's bytes", || {
+                    node.count(|counters| counters.bytes_up.read()) == 10
+                });
+            }
+            hop.shutdown(Shutdown::Write).unwrap();
+            let mut other = accept_request(&peer);
+            other.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
+            let mut client = dialing.join().unwrap();
+            if mode == AcceptMode::STRICT {
+                assert_eq!(read(&mut other, 4), VALIDATED);
+            }
+            assert_eq!(read(&mut other, 10), b"a question", "{mode:?}");
+            other.write_all(b"an answer").unwrap();
+            assert_eq!(read(&mut client, 9), b"an answer");
+        });
+        // Nothing is known against the node.
+        assert_eq!(node.count(|counters| counters.hops_failed.read()), 0);
+        assert_eq!(hops(&node), [1, 1]);
+    }
+}
+
+/// The same at a node in the middle, which another has chosen the chain for.
+// promise: F14
+#[test]
+fn transit_leaves_a_hop_that_was_closed() {
+    let host = Host::enter();
+    let peer = TcpListener::bind(Family::V4.node(1)).unwrap();
+    // Node 2 is between the first and the peer, which is node 1.
+    let transit = Setup::of(2).peer(0, Family::V4);
+    let transit = transit.peer_with(1, Family::V4, |peer| {
+        peer.pool = PoolLimits { min: 1, max: 1 }
+    });
+    let first = Setup::of(0).peer(2, Family::V4).chain(&[2, 1]);
+    let [first, transit] = start_all(&host, [first, transit]);
+    let mut hop = accept_hop(&peer);
+    until("a warm hop", || transit.known().peers[1].waiting == 1);
+    let mut client = first.dial(AcceptMode::EARLY, Family::V4).unwrap();
+    client.write_all(b"a question").unwrap();
+    read(&mut hop, 1);
+    until("the client's bytes", || {
+        transit.count(|counters| counters.bytes_up.read()) == 10
+    });
+    hop.shutdown(Shutdown::Write).unwrap();
+    let mut other = accept_request(&peer);
+    other.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
+    assert_eq!(read(&mut other, 10), b"a question");
+    other.write_all(b"an answer").unwrap();
+    assert_eq!(read(&mut client, 9), b"an answer");
+    assert_eq!(first.count(|counters| counters.hops_rerouted.read()), 0);
+    assert_eq!(transit.count(|counters| counters.hops_rerouted.read()), 1);
 }

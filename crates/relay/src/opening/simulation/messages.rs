@@ -209,6 +209,7 @@ impl World {
                 self.conclude(id, Outcome::UpstreamReset);
             }
             Message::Fin => {
+                self.flows[id].is_closed = true;
                 self.flows[id].failed = Some(Reply::Failed);
                 self.conclude(id, Outcome::UpstreamReset);
             }

@@ -51,6 +51,9 @@ pub(super) struct NodeFlow {
     /// The bytes to send again.
     pub(super) kept: Option<Vec<u32>>,
     pub(super) failed: Option<Reply>,
+    /// The hop was open before, and the peer has closed it without a reply.
+    pub(super) is_warm: bool,
+    pub(super) is_closed: bool,
     pub(super) fins: [bool; 2],
     pub(super) has_lost_client: bool,
     pub(super) active_ms: u64,
@@ -76,6 +79,7 @@ impl NodeFlow {
         (self.up, self.via, self.request) = (None, None, None);
         (self.expects_reply, self.works) = (false, false);
         (self.waits_since, self.failed) = (None, None);
+        (self.is_warm, self.is_closed) = (false, false);
     }
 }
 
@@ -99,6 +103,8 @@ impl World {
             fallback: None,
             kept: None,
             failed: None,
+            is_warm: false,
+            is_closed: false,
             fins: [false; 2],
             has_lost_client: false,
             active_ms: self.now_ms,
@@ -171,6 +177,7 @@ impl World {
             }
             Action::LookAt(due) => self.look_at(id, due),
             Action::Leave => self.leave(id),
+            Action::Redial => self.redial(id),
             Action::Reroute { repeat, outcome } => {
                 if !self.reroute(id, repeat) {
                     self.refuse(id, outcome);
@@ -250,7 +257,7 @@ impl World {
         if self.flows[id].fins[0] {
             self.send_up(id, Message::Fin);
         }
-        if expects && hops.lead_on(true) {
+        if expects && (hops.lead_on(true) || self.flows[id].is_warm) {
             self.flows[id].fallback = Some((hops, kept));
         }
         self.pump(id);
@@ -267,6 +274,7 @@ impl World {
             is_awaited: of.expects_reply,
             failed: of.failed,
             is_undelivered: of.failed.is_some(),
+            is_closed_hop: of.is_closed && of.is_warm,
             is_abandoned: of.has_lost_client,
         };
         self.carry(id, joined.on_end(outcome));
@@ -286,6 +294,16 @@ impl World {
         self.flows[id].kept = Some(kept);
         self.carry(id, Action::Try.into());
         true
+    }
+
+    fn redial(&mut self, id: usize) {
+        let via = self.flows[id].via.expect("a hop that was closed");
+        if let Some((hops, _)) = &mut self.flows[id].fallback {
+            hops.retry_cold(NextHop::Hop(via), false);
+        }
+        if !self.reroute(id, false) {
+            self.refuse(id, Outcome::HopFailed);
+        }
     }
 
     fn leave(&mut self, id: usize) {

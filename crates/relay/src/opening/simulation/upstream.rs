@@ -103,8 +103,10 @@ impl World {
         let sent = if !order.cold && self.rng.once_in(2) {
             self.conns[conn].is_open = true;
             if !self.plan.is_calm && self.rng.once_in(4) {
-                // The peer closed the hop, and the reset is under way.
-                self.send(conn, false, Message::Reset);
+                // The peer closed the hop, and its FIN or a reset is under way.
+                let ends = [Message::Fin, Message::Reset];
+                let end = ends[usize::from(self.rng.once_in(2))];
+                self.send(conn, false, end);
             } else {
                 self.send(conn, true, request);
             }
@@ -121,6 +123,7 @@ impl World {
         };
         let of = &mut self.flows[flow];
         (of.up, of.via, of.expects_reply) = (Some(conn), Some(via), true);
+        of.is_warm = sent == Sent::Warm;
         self.drive(flow, |opening, now| {
             opening.on_hop_opened(via, order, sent, now)
         });

@@ -2,7 +2,7 @@
 //! Connections that open a hop in the name of a peer, and peers that send messages out of turn.
 
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use posthaste_relay::control::Denial;
 use posthaste_relay::outcome::Outcome;
@@ -14,7 +14,7 @@ use posthaste_wire::hop::{CHALLENGE_BYTES as CHALLENGE, Dialer, Dialing, VALIDAT
 use crate::denied::expect_denied;
 use crate::host::{Family, Host};
 use crate::node::{KEY_ID, id, key};
-use crate::streams::{Pair, Received, accept, read, receive_all, send_to};
+use crate::streams::{Pair, Received, accept, expect_end, read, receive_all, send_to};
 
 use super::{Draft, ME, PEER, nonce, setup, unix_ms};
 
@@ -177,4 +177,35 @@ fn wrong_key_at_challenge() {
         stream.write_all(&challenge[CHALLENGE - 16..]).unwrap();
         stream
     });
+}
+
+/// A peer may take a hop that the node closes in the same moment, as in an upgrade: a FIN without a
+/// reply shows that its request was not served, and a reset would not.
+// promise: F14
+#[test]
+fn request_meets_the_end_of_its_hop() {
+    for is_removed in [true, false] {
+        let host = Host::enter();
+        let node = setup().start(&host);
+        let (mut hop, mut dialer, _) = dial_hop(Family::V4);
+        answers_pings(&mut hop);
+        if is_removed {
+            let mut changed = setup();
+            changed.peers.clear();
+            node.adopt(&changed);
+        } else {
+            node.replace();
+        }
+        expect_end(&mut hop);
+        let connect = Draft::to_server(Family::V4).connect;
+        let mut message = dialer.open(&connect, unix_ms(), nonce()).unwrap();
+        message.extend_from_slice(b"a question");
+        hop.write_all(&message).unwrap();
+        hop.write_all(b", and more").unwrap();
+        // On a loopback the answer of the kernel has come by now.
+        assert!(hop.take_error().unwrap().is_none(), "it was reset");
+        hop.shutdown(Shutdown::Write).unwrap();
+        expect_end(&mut hop);
+        assert_eq!(node.relays_opened(), 0);
+    }
 }
