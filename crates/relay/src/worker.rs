@@ -73,6 +73,7 @@ use bypass::Leaving;
 use entry::Entry;
 use fresh::Fresh;
 use health::Health;
+pub use health::SharedHealth;
 use linger::Lingering;
 use listeners::Listeners;
 use multipath::Multipath;
@@ -207,6 +208,7 @@ impl<I: Intercept> Worker<I> {
 
     fn turn(&mut self, events: &[EpollEvent]) {
         self.fresh.begin_turn();
+        self.renew_health();
         // SYN events first: an accepted socket looks up the entries that they make.
         self.take_events();
         for event in events.iter().filter(|event| is_listener(event.data())) {

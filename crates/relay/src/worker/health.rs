@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has failed recently, so that flows take other routes.
+//! What has failed recently, so that flows take other routes. The workers of a node share it: each has
+//! a copy, which it renews at the start of its turn if another has changed it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_wire::header::NodeId;
@@ -42,20 +45,70 @@ pub(super) enum Failure {
     Clock(NodeId),
 }
 
-/// The failures that a worker remembers.
+/// The failures that the workers of a node remember.
 #[derive(Debug, Default)]
+pub struct SharedHealth {
+    health: Mutex<Health>,
+    /// That of `health`, which a worker compares in each of its turns.
+    version: AtomicU64,
+}
+
+impl SharedHealth {
+    /// Changes it; returns it as it is then.
+    fn change(&self, change: impl FnOnce(&mut Health)) -> Health {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut health);
+        health.version += 1;
+        self.version.store(health.version, Ordering::Release);
+        health.clone()
+    }
+
+    /// What it is, if that is another version.
+    fn other_than(&self, version: u64) -> Option<Health> {
+        if self.version.load(Ordering::Acquire) == version {
+            return None;
+        }
+        let health = self.health.lock();
+        Some(health.unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+/// A worker's copy of the failures.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Health {
+    version: u64,
     /// Recent failures, and until when routes with them are tried last.
     down: HashMap<Failure, Duration>,
     /// Resets without a reply by chain: the number since the last reply, and the time of the last
     /// reset.
     resets: HashMap<Path, (u32, Duration)>,
+    /// When a hop to a node last turned out to be dead or silent: others may be so, too.
+    doubted: HashMap<NodeId, Duration>,
 }
 
 impl Health {
     /// Whether nothing is remembered, as nearly always.
     pub(super) fn is_clear(&self) -> bool {
         self.down.is_empty() && self.resets.is_empty()
+    }
+
+    /// Whether something is remembered that a connected flow disproves.
+    fn is_against(&self, via: Path) -> bool {
+        self.resets.contains_key(&via) || self.has_failed(via)
+    }
+
+    /// A hop to a node is dead or silent.
+    fn doubt(&mut self, peer: NodeId, now: Duration) {
+        // Bounds the table: peers change with every plan.
+        self.doubted.retain(|_, at| *at + REMEMBERED > now);
+        self.doubted.insert(peer, now);
+    }
+
+    /// The nodes that have been doubted since `former`.
+    fn newly_doubted(&self, former: &Self) -> Vec<NodeId> {
+        let doubted = self.doubted.iter();
+        let new = doubted.filter(|(peer, at)| former.doubted.get(peer) != Some(at));
+        new.map(|(peer, _)| *peer).collect()
     }
 
     /// Whether a route has failed, and connected no flow since then.
@@ -74,12 +127,16 @@ impl Health {
         self.down.insert(failure, now + time);
     }
 
+    /// Whether a route has failed, and the time is over in which flows take others.
+    fn is_due(&self, path: Path, now: Duration) -> bool {
+        let failures = [Failure::Peer(path.peer), Failure::Path(path)];
+        let mut until = failures.iter().filter_map(|failure| self.down.get(failure));
+        until.any(|until| *until <= now)
+    }
+
     /// A flow takes a route that has failed before, the first since then: others wait for its
     /// result.
-    fn try_out(&mut self, next_hop: &NextHop, now: Duration) {
-        let (NextHop::Hop(path), false) = (*next_hop, self.down.is_empty()) else {
-            return;
-        };
+    fn try_out(&mut self, path: Path, now: Duration) {
         for failure in [Failure::Peer(path.peer), Failure::Path(path)] {
             if let Some(until) = self.down.get_mut(&failure)
                 && *until <= now
@@ -188,38 +245,71 @@ impl<I: Intercept> Worker<I> {
 
     /// A flow takes a next hop.
     pub(super) fn try_out(&mut self, next_hop: &NextHop) {
-        self.health.try_out(next_hop, self.now);
+        let now = self.now;
+        if let NextHop::Hop(path) = *next_hop
+            && self.health.is_due(path, now)
+        {
+            self.share(|health| health.try_out(path, now));
+        }
     }
 
     /// Records what a flow has shown of a node, for flows that begin now.
     pub(super) fn on_report(&mut self, report: Report) {
         let now = self.now;
         match report {
-            Report::Unreached(peer) => self.health.mark_down(Failure::Peer(peer), DOWN_FOR, now),
-            Report::Connected(via) => self.health.on_connected(via),
-            Report::Reset(via, origin) => {
-                // A node that has crashed resets all its hops: the pool must not hand out others.
-                self.verify_hops(via.peer);
-                if origin == Origin::Here {
-                    self.health.on_reset(via, now);
-                }
+            Report::Unreached(peer) => self.mark_down(Failure::Peer(peer), DOWN_FOR),
+            Report::Connected(via) if self.health.is_against(via) => {
+                self.share(|health| health.on_connected(via));
             }
+            Report::Connected(_) => {}
+            // A node that has crashed resets all its hops: the pool must not hand out others.
+            Report::Reset(via, origin) => self.share(|health| {
+                health.doubt(via.peer, now);
+                if origin == Origin::Here {
+                    health.on_reset(via, now);
+                }
+            }),
             Report::Replied(Reply::Clock, via, _) => {
                 self.counters.hops_refused_for_clock.add(1);
-                let failure = Failure::Clock(via.peer);
-                self.health.mark_down(failure, CLOCK_DOWN_FOR, now);
+                self.mark_down(Failure::Clock(via.peer), CLOCK_DOWN_FOR);
             }
             Report::Replied(reply, via, Origin::Here) if is_of_all_flows(reply) => {
-                self.health.mark_down(Failure::Path(via), DOWN_FOR, now);
+                self.mark_down(Failure::Path(via), DOWN_FOR);
             }
             Report::Replied(..) => {}
             // A node that has sent anything else since is alive: then only this flow is late.
             Report::Silent(via, since) if !self.standing().has_spoken(via.peer, since) => {
-                let failure = Failure::Peer(via.peer);
-                self.health.mark_down(failure, DOWN_FOR, now);
-                self.verify_hops(via.peer);
+                self.share(|health| {
+                    health.mark_down(Failure::Peer(via.peer), DOWN_FOR, now);
+                    health.doubt(via.peer, now);
+                });
             }
             Report::Silent(..) => {}
+        }
+    }
+
+    fn mark_down(&mut self, failure: Failure, time: Duration) {
+        let now = self.now;
+        self.share(|health| health.mark_down(failure, time, now));
+    }
+
+    /// Changes what the workers of the node remember.
+    fn share(&mut self, change: impl FnOnce(&mut Health)) {
+        let changed = self.common.health.change(change);
+        self.adopt_health(changed);
+    }
+
+    /// Learns what other workers have found.
+    pub(super) fn renew_health(&mut self) {
+        if let Some(changed) = self.common.health.other_than(self.health.version) {
+            self.adopt_health(changed);
+        }
+    }
+
+    fn adopt_health(&mut self, changed: Health) {
+        let former = std::mem::replace(&mut self.health, changed);
+        for peer in self.health.newly_doubted(&former) {
+            self.verify_hops(peer);
         }
     }
 

@@ -27,7 +27,7 @@ use crate::warm::{self, WarmHops};
 use super::authentication::ReplayGuard;
 use super::bypass::Leaving;
 use super::fresh::Fresh;
-use super::health::Health;
+use super::health::{Health, SharedHealth};
 use super::linger::Lingering;
 use super::listeners::Listeners;
 use super::multipath::Multipath;
@@ -46,6 +46,8 @@ pub struct Common {
     pub replay_guard: Arc<ReplayGuard>,
     /// What tunnels know of paths.
     pub paths: Arc<Paths>,
+    /// What has failed recently.
+    pub health: Arc<SharedHealth>,
 }
 
 /// The settings of a worker.

@@ -290,7 +290,20 @@ impl Node {
     /// # Errors
     /// As [`Transit::dial`].
     pub(crate) fn dial(&self, mode: AcceptMode, theirs: Family) -> io::Result<TcpStream> {
-        self.transits[0].dial(mode, theirs.server())
+        self.dial_at(0, mode, theirs)
+    }
+
+    /// The same, at one of its workers.
+    ///
+    /// # Errors
+    /// As [`Transit::dial`].
+    pub(crate) fn dial_at(
+        &self,
+        worker: usize,
+        mode: AcceptMode,
+        theirs: Family,
+    ) -> io::Result<TcpStream> {
+        self.transits[worker].dial(mode, theirs.server())
     }
 
     /// The same, and takes the connection of the server.
@@ -363,8 +376,13 @@ impl Node {
 
     /// What its first worker knows of others.
     pub(crate) fn known(&self) -> Known {
+        self.known_at(0)
+    }
+
+    /// What one of its workers knows of others.
+    pub(crate) fn known_at(&self, worker: usize) -> Known {
         let (answer, known) = mpsc::channel();
-        self.workers[0].0.send(Command::Peers { answer });
+        self.workers[worker].0.send(Command::Peers { answer });
         known.recv().unwrap()
     }
 

@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Instant;
 
 use posthaste_relay::accept_mode::AcceptMode;
 use posthaste_relay::chain::PoolLimits;
@@ -12,10 +13,10 @@ use posthaste_wire::Progress;
 use posthaste_wire::auth::Key;
 use posthaste_wire::hop::{Accepting, Acceptor, HELLO_BYTES, Reply, VALIDATED};
 
-use crate::host::{Family, Host, until};
+use crate::host::{Family, Host, SOON, until};
 use crate::node::{Node, Setup, id, key, start_all};
 use crate::peers::nonce;
-use crate::streams::{accept, read};
+use crate::streams::{accept, expect_reset, read, reset};
 
 /// A node that keeps so many hops to the next one.
 fn first(hops: Family, pool: u16) -> Setup {
@@ -157,8 +158,10 @@ fn accept_hop(listener: &TcpListener) -> TcpStream {
 
 /// A request on a connection of its own, up to the flow's first byte.
 fn accept_request(listener: &TcpListener) -> TcpStream {
+    let begin = Instant::now();
     loop {
         let mut hop = accept(listener);
+        assert!(begin.elapsed() < SOON, "there is no request");
         let head = read(&mut hop, 4);
         // Others are idle hops that the node dials meanwhile.
         if head[0] == 1 {
@@ -175,7 +178,7 @@ fn accept_request(listener: &TcpListener) -> TcpStream {
 fn flow_leaves_a_hop_that_was_closed() {
     for mode in AcceptMode::all() {
         let host = Host::enter();
-        let peer = TcpListener::bind(Family::V4.node(1)).unwrap();
+        let peer = host.listen_at(Family::V4.node(1), 16);
         let node = first(Family::V4, 1).start(&host);
         let mut hop = accept_hop(&peer);
         node.until_waiting(1);
@@ -214,7 +217,7 @@ fn flow_leaves_a_hop_that_was_closed() {
 #[test]
 fn transit_leaves_a_hop_that_was_closed() {
     let host = Host::enter();
-    let peer = TcpListener::bind(Family::V4.node(1)).unwrap();
+    let peer = host.listen_at(Family::V4.node(1), 16);
     // Node 2 is between the first and the peer, which is node 1.
     let transit = Setup::of(2).peer(0, Family::V4);
     let transit = transit.peer_with(1, Family::V4, |peer| {
@@ -238,4 +241,66 @@ fn transit_leaves_a_hop_that_was_closed() {
     assert_eq!(read(&mut client, 9), b"an answer");
     assert_eq!(first.count(|counters| counters.hops_rerouted.read()), 0);
     assert_eq!(transit.count(|counters| counters.hops_rerouted.read()), 1);
+}
+
+/// A router that translates addresses forgets all hops at once. The first flow is reset; no worker
+/// gives another one a hop of before that it has not checked.
+// promise: K28
+#[test]
+fn workers_share_the_loss_of_a_hop() {
+    let host = Host::enter();
+    let peer = host.listen_at(Family::V4.node(1), 16);
+    let mut setup = first(Family::V4, 1);
+    setup.workers = 2;
+    let node = setup.start(&host);
+    let mut hops = vec![accept_hop(&peer), accept_hop(&peer)];
+    for worker in [0, 1] {
+        until("a warm hop", || node.known_at(worker).peers[0].waiting == 1);
+    }
+    let mut client = node.dial(AcceptMode::EARLY, Family::V4).unwrap();
+    client.write_all(b"a question").unwrap();
+    let is_taken = |hop: &TcpStream| {
+        hop.set_nonblocking(true).unwrap();
+        hop.peek(&mut [0]).is_ok()
+    };
+    until("its request", || hops.iter().any(is_taken));
+    let taken = hops.iter().position(is_taken).unwrap();
+    reset(hops.remove(taken));
+    expect_reset(&mut client);
+    let mut client = node.dial_at(1, AcceptMode::LATE, Family::V4).unwrap();
+    client.write_all(b"a question").unwrap();
+    let mut other = accept_request(&peer);
+    other.write_all(&Acceptor::reply(Reply::Connected)).unwrap();
+    assert_eq!(read(&mut other, 10), b"a question");
+}
+
+/// A node that accepts connections and sends nothing, found by one worker, is avoided by all.
+// promise: K16
+#[test]
+fn workers_share_the_silence_of_a_node() {
+    let host = Host::enter();
+    let _peer = host.listen_at(Family::V4.node(1), 16);
+    let mut setup = first(Family::V4, 0).or_direct();
+    setup.workers = 2;
+    let (node, servers) = (setup.start(&host), host.listen());
+    let mut client = node.dial(AcceptMode::EARLY, Family::V4).unwrap();
+    client.write_all(b"a question").unwrap();
+    until("the silence", || node.known().peers[0].down_for.is_some());
+    let mut client = node.dial_at(1, AcceptMode::EARLY, Family::V4).unwrap();
+    // These bytes would end the flow of a worker that does not know.
+    client.write_all(b"another one").unwrap();
+    let mut server = accept(&servers);
+    assert_eq!(read(&mut server, 11), b"another one");
+}
+
+/// Where the client has sent nothing, its flow takes another way.
+// promise: K16
+#[test]
+fn silent_node_left_before_the_first_byte() {
+    for mode in AcceptMode::all() {
+        let host = Host::enter();
+        let _peer = host.listen_at(Family::V4.node(1), 16);
+        let (node, servers) = (first(Family::V4, 0).or_direct().start(&host), host.listen());
+        node.open(mode, Family::V4, &servers).check();
+    }
 }
