@@ -20,7 +20,7 @@ use posthaste_wire::header::{NodeId, mapped};
 use posthaste_wire::stamp;
 
 use super::Observations;
-use posthaste_config::{Config, Follow};
+use posthaste_config::{Config, Follow, KeyFiles};
 
 /// Warm hops that a worker keeps open to a member: none before flows use the link.
 const POOL: PoolLimits = PoolLimits { min: 0, max: 64 };
@@ -138,7 +138,7 @@ impl PlanOverlay {
             peers.push(peer.clone());
             // These lists run parallel to that of the peers.
             config.measure.reflectors_of_peers.push(*reflector);
-            config.spelling.key_files.push(None);
+            config.spelling.key_files.push(KeyFiles::default());
         }
         let extended = Chains {
             peers: peers.into(),
@@ -256,6 +256,7 @@ fn peer(
         address,
         key: Some(key),
         key_id,
+        other_key: None,
         // The option has no authentication tag: only an operator can allow it.
         encapsulation: Encapsulation::Stream,
         // Both ends have to agree on more, which only operators do.

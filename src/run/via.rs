@@ -79,6 +79,7 @@ fn by_address(address: SocketAddr) -> anyhow::Result<Peer> {
         address,
         key: None,
         key_id: 0,
+        other_key: None,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
         rate_limit: None,

@@ -86,9 +86,12 @@ pub(super) fn read_again(config: &Config, shown: &str) -> Result<Config, Error> 
         .peers
         .iter()
         .zip(&config.spelling.key_files);
-    for (peer, (original, key_file)) in peers.zip(of_peers) {
-        if key_file.is_none() {
+    for (peer, (original, files)) in peers.zip(of_peers) {
+        if files.own.is_none() {
             peer.key.clone_from(&original.key);
+        }
+        if files.other.is_none() {
+            peer.other_key.clone_from(&original.other_key);
         }
     }
     // What was corrected with a warning is shown as corrected.

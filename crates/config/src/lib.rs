@@ -117,9 +117,18 @@ pub struct Fixed {
 /// What the file contains about other nodes and the policy has no need of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spelling {
-    /// By peer: the file that its key is in; `None` when the key is in the
-    /// configuration itself.
-    pub key_files: Vec<Option<PathBuf>>,
+    /// By peer.
+    pub key_files: Vec<KeyFiles>,
+}
+
+/// The files that the keys of a peer are in; `None` when a key is in the configuration itself, or there
+/// is no other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// That of the key in use.
+    pub own: Option<PathBuf>,
+    /// That of the other key.
+    pub other: Option<PathBuf>,
 }
 
 /// The `[transparent]` section.
@@ -171,7 +180,11 @@ impl Config {
             std::fs::read_to_string(path).map_err(|source| Error::unreadable(path, &source))?;
         let mut config = Self::parse(path, &text, &Capacity::of_host())?;
         // Key files are checked one by one; a key in this file makes its mode count.
-        let has_keys = config.spelling.key_files.contains(&None);
+        let peers = config.policy.chains.peers.iter();
+        let mut peers = peers.zip(&config.spelling.key_files);
+        let has_keys = peers.any(|(peer, files)| {
+            files.own.is_none() || peer.other_key.is_some() && files.other.is_none()
+        });
         if has_keys && std::fs::metadata(path).is_ok_and(|file| host::is_for_all(&file)) {
             let what = format!(
                 "there are keys in it and others may read or write it: chmod o= {}",

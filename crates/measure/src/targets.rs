@@ -45,7 +45,7 @@ impl Settings {
         // Of all peers: those that this node does not measure may measure it.
         for peer in chains.peers.iter() {
             // Derived here once, not for each probe.
-            let authenticating = peer.key.as_ref().map(stamp::key);
+            let authenticating = peer.keys().map(|(key, _)| stamp::key(key));
             let session = stamp::session(peer.id);
             keys.entry(session).or_default().extend(authenticating);
         }

@@ -28,6 +28,7 @@ fn peer(number: u64) -> Peer {
         address: SocketAddr::new(IpAddr::from([192, 0, 2, 1]), 4480),
         key: Some(Key::new([7; 32])),
         key_id: 1,
+        other_key: None,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
         rate_limit: None,

@@ -96,6 +96,9 @@ pub struct Peer {
     pub key: Option<Key>,
     /// Which of their keys that is, if there is one.
     pub key_id: u32,
+    /// Another of their keys, which it may use and this node does not, with its number: the next one, or
+    /// the former.
+    pub other_key: Option<(Key, u32)>,
     /// What carries the chain header over cold hops to it and, if that is the
     /// option, may carry it over those from it.
     pub encapsulation: Encapsulation,
@@ -113,9 +116,22 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether this node shares the same key with both.
+    /// Whether this node uses the same key with both.
     pub(crate) fn has_key_of(&self, other: &Self) -> bool {
         self.key == other.key && self.key_id == other.key_id
+    }
+
+    /// The keys that it may use, with their numbers.
+    pub fn keys(&self) -> impl Iterator<Item = (&Key, u32)> {
+        let own = self.key.as_ref().map(|key| (key, self.key_id));
+        let other = self.other_key.as_ref();
+        own.into_iter().chain(other.map(|(key, id)| (key, *id)))
+    }
+
+    /// That with this number.
+    pub(crate) fn key(&self, key_id: u32) -> Option<&Key> {
+        let mut keys = self.keys();
+        keys.find(|(_, id)| *id == key_id).map(|(key, _)| key)
     }
 
     /// How connections with it start while nothing is known of the way.

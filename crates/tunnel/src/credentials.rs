@@ -34,6 +34,8 @@ const PKCS8: [u8; 16] = [
 pub struct Credentials {
     /// The peer, by a number of the caller's.
     pub peer: u64,
+    /// Which of their secrets it is.
+    pub key_id: u32,
     /// Where it is, and where its connections come from.
     pub addresses: Vec<IpAddr>,
     /// Which of the two dials, and by which of their secrets: a DNS name, the same at both ends.
@@ -262,6 +264,7 @@ mod tests {
     fn seeds_are_not_shown() {
         let credentials = Credentials {
             peer: 7,
+            key_id: 0,
             addresses: vec![[192, 0, 2, 7].into()],
             name: "node".to_owned(),
             mine: [0xab; 32],

@@ -49,6 +49,8 @@ pub enum Event {
         connection: u64,
         /// The peer at its other end.
         peer: u64,
+        /// Which of the secrets shared with it has authenticated both.
+        key_id: u32,
     },
     /// The peer has opened a stream.
     Opened {
@@ -130,8 +132,8 @@ pub struct Endpoint {
     handles: HashMap<u64, ConnectionHandle>,
     /// The last number that was given to a connection.
     last: u64,
-    /// Accepted peers by their public keys.
-    accepted: HashMap<Vec<u8>, u64>,
+    /// Accepted peers, and which of their secrets it is, by their public keys.
+    accepted: HashMap<Vec<u8>, (u64, u32)>,
     /// Their addresses. Only packets from there are answered with a stateless reset: another endpoint of
     /// this node may have the connection, which who knows its token can end (RFC 9000 §21.11).
     addresses: HashSet<IpAddr>,
@@ -165,6 +167,7 @@ struct Conn {
     limit: Option<Arc<Limit>>,
     slot: Option<Slot>,
     peer: Option<u64>,
+    key_id: u32,
     is_up: bool,
     is_lost: bool,
     is_dialed: bool,
@@ -238,7 +241,7 @@ impl Endpoint {
     pub fn accept_from(&mut self, peers: &[Credentials]) -> io::Result<()> {
         let keys = peers.iter().map(|one| {
             let key = credentials::public_key(&one.theirs)?;
-            Ok((key, one.peer))
+            Ok((key, (one.peer, one.key_id)))
         });
         let keys: Result<_, rustls::Error> = keys.collect();
         let addresses = peers.iter().flat_map(|one| &one.addresses);
@@ -288,6 +291,7 @@ impl Endpoint {
         let number = self.add(handle, inner, socket, now);
         if let Some(conn) = self.connections.get_mut(&handle) {
             (conn.peer, conn.is_dialed) = (Some(credentials.peer), true);
+            conn.key_id = credentials.key_id;
             conn.limit = Some(self.paths.limit(credentials.peer));
         }
         self.drain(handle);
@@ -352,6 +356,7 @@ impl Endpoint {
             limit: None,
             slot: None,
             peer: None,
+            key_id: 0,
             is_up: false,
             is_lost: false,
             is_dialed: false,
@@ -516,12 +521,18 @@ impl Endpoint {
         };
         if !conn.is_dialed {
             self.handshakes = self.handshakes.saturating_sub(1);
-            conn.peer = public_key(&conn.inner).and_then(|key| self.accepted.get(&key).copied());
+            let known = public_key(&conn.inner).and_then(|key| self.accepted.get(&key));
+            conn.peer = known.map(|(peer, _)| *peer);
+            conn.key_id = known.map_or(0, |(_, key_id)| *key_id);
             conn.limit = conn.peer.map(|peer| self.paths.limit(peer));
         }
         conn.is_up = true;
-        if let (Some(peer), connection) = (conn.peer, conn.number) {
-            self.events.push_back(Event::Up { connection, peer });
+        if let Some(peer) = conn.peer {
+            self.events.push_back(Event::Up {
+                connection: conn.number,
+                peer,
+                key_id: conn.key_id,
+            });
         }
     }
 

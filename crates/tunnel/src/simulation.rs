@@ -34,6 +34,7 @@ fn credentials() -> [Credentials; 2] {
     let name = "node-1-key-0.posthaste.invalid".to_owned();
     let of = |peer, mine, theirs| Credentials {
         peer,
+        key_id: 0,
         addresses: vec![address(if peer == DIALER { 0 } else { 1 }).ip()],
         name: name.clone(),
         mine,
@@ -185,7 +186,8 @@ fn both_ends_are_authenticated() {
         up(0),
         Some(Event::Up {
             connection,
-            peer: ACCEPTOR
+            peer: ACCEPTOR,
+            key_id: 0
         })
     );
     assert!(matches!(up(1), Some(Event::Up { peer: DIALER, .. })));

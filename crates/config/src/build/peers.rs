@@ -11,9 +11,10 @@ use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
 use toml::{Spanned, Value};
 
+use super::super::KeyFiles;
 use super::super::document::Section;
 use super::super::value::{self, HIDDEN};
-use super::Reader;
+use super::{Meaning, Reader};
 
 /// Bound on `[[peer]]` sections: each worker keeps warm hops to each.
 const PEERS_MAX: usize = 1024;
@@ -23,6 +24,8 @@ const CALLERS_MAX: usize = 4;
 /// problems are reported.
 const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 const NO_KEY: [u8; KEY_BYTES] = [0; KEY_BYTES];
+/// What a key looks like.
+const KEY_FORM: &str = "64 hexadecimal digits, as posthaste keys generate prints them";
 
 impl Reader {
     /// The number of this node, which some of the other sections demand.
@@ -48,12 +51,12 @@ impl Reader {
         self.optional(section, "id", value::node_id)
     }
 
-    /// The peers, and for each the file that its key is in.
+    /// The peers, and for each the files that its keys are in.
     pub(super) fn peers(
         &mut self,
         sections: &[Section],
         me: Option<NodeId>,
-    ) -> (Vec<Peer>, Vec<Option<PathBuf>>) {
+    ) -> (Vec<Peer>, Vec<KeyFiles>) {
         self.at_most(PEERS_MAX, "peer", sections);
         self.unique("peer", "name", sections, value::name);
         self.unique("peer", "id", sections, value::node_id);
@@ -61,9 +64,11 @@ impl Reader {
         peers.map(|section| self.peer(section, me)).unzip()
     }
 
-    fn peer(&mut self, section: &Section, me: Option<NodeId>) -> (Peer, Option<PathBuf>) {
+    fn peer(&mut self, section: &Section, me: Option<NodeId>) -> (Peer, KeyFiles) {
         let name = self.name(section);
-        let (secret, key_file) = self.secret(section);
+        let (secret, own) = self.secret(section);
+        let key_id = self.get(section, "key_id");
+        let (other_key, other) = self.other_secret(section, key_id);
         self.require(section, "address");
         let address = self.optional(section, "address", value::remote);
         let address = address.unwrap_or(NOWHERE);
@@ -74,7 +79,8 @@ impl Reader {
             id: self.peer_id(section, me),
             address,
             key: Some(secret),
-            key_id: self.get(section, "key_id"),
+            key_id,
+            other_key,
             encapsulation: self.encapsulation(section, address, transport),
             transport,
             rate_limit: self.rate_limit(section, &socket),
@@ -82,7 +88,7 @@ impl Reader {
             pool: self.pool(section),
             socket,
         };
-        (peer, key_file)
+        (peer, KeyFiles { own, other })
     }
 
     fn peer_id(&mut self, section: &Section, me: Option<NodeId>) -> NodeId {
@@ -95,49 +101,93 @@ impl Reader {
         id.unwrap_or_else(value::any_node_id)
     }
 
-    /// The key, and the file that it is in. No message contains the key.
+    /// The key that this node uses, and the file that it is in.
     fn secret(&mut self, section: &Section) -> (Key, Option<PathBuf>) {
-        let form = "64 hexadecimal digits, as posthaste keys generate prints them";
-        let path = section.path("key");
-        let (bytes, file) = match (section.value("key"), section.value("key_file")) {
+        let names = ("key", "key_file");
+        // Of a wrong type, which was noted when the file was sorted by the table.
+        let is_given = section.has(names.0) || section.has(names.1);
+        if !is_given {
+            let path = section.path(names.0);
+            let what = format!(
+                "{path} is missing: expected key = \"...\", {KEY_FORM}, or key_file = \"/path\""
+            );
+            self.note(section.at, what);
+        }
+        let (bytes, file) = self.secret_of(section, names);
+        // No connection ever uses `NO_KEY`: a mistake was noted, so the result is dropped.
+        (Key::new(bytes.unwrap_or(NO_KEY)), file)
+    }
+
+    /// The key that the peer may use, too, and the file that it is in.
+    fn other_secret(
+        &mut self,
+        section: &Section,
+        key_id: u32,
+    ) -> (Option<(Key, u32)>, Option<PathBuf>) {
+        let (bytes, file) = self.secret_of(section, ("other_key", "other_key_file"));
+        let named = section
+            .value("other_key")
+            .or_else(|| section.value("other_key_file"));
+        let path = section.path("other_key_id");
+        let other_id = self.optional(section, "other_key_id", |value| {
+            u32::of(value, section.key("other_key_id"))
+        });
+        match (named, section.value("other_key_id")) {
+            (Some(key), None) => {
+                let what = format!("{path} is missing: expected the number of the other key");
+                self.note(Some(key.span().start), what);
+            }
+            (None, Some(_)) => {
+                let what = format!("{path} has no effect without other_key or other_key_file");
+                self.warnings.push(what);
+            }
+            (Some(_), Some(id)) if other_id == Some(key_id) => {
+                self.reject(&path, id, "is the number of the first key, key_id");
+            }
+            _ => {}
+        }
+        let other = bytes.zip(other_id);
+        (other.map(|(bytes, id)| (Key::new(bytes), id)), file)
+    }
+
+    /// A key and the file that it is in, by the names of the two keys of the table. No message
+    /// contains the key.
+    fn secret_of(
+        &mut self,
+        section: &Section,
+        (direct, in_file): (&'static str, &'static str),
+    ) -> (Option<[u8; KEY_BYTES]>, Option<PathBuf>) {
+        let path = section.path(direct);
+        match (section.value(direct), section.value(in_file)) {
             (Some(key), None) => {
                 let bytes = value::key(key.get_ref());
                 if bytes.is_none() {
-                    let what = format!("{path} = {HIDDEN}: expected {form}");
+                    let what = format!("{path} = {HIDDEN}: expected {KEY_FORM}");
                     self.note(Some(key.span().start), what);
                 }
                 (bytes, None)
             }
-            (None, Some(file)) => self.secret_in(section, file),
-            // Of a wrong type, which was noted when the file was sorted by the table.
-            (None, None) if section.has("key") || section.has("key_file") => (None, None),
-            (None, None) => {
-                let what = format!(
-                    "{path} is missing: expected key = \"...\", {form}, or key_file = \"/path\""
-                );
-                self.note(section.at, what);
-                (None, None)
-            }
+            (None, Some(file)) => self.secret_in(section, (direct, in_file), file),
+            (None, None) => (None, None),
             (Some(_), Some(file)) => {
-                let what = format!("{path} and key_file: expected one of them");
+                let what = format!("{path} and {in_file}: expected one of them");
                 self.note(Some(file.span().start), what);
                 (None, None)
             }
-        };
-        // No connection ever uses `NO_KEY`: a mistake was noted, so the result is dropped.
-        (Key::new(bytes.unwrap_or(NO_KEY)), file)
+        }
     }
 
     /// The key in the file that `field` names, and that file.
     fn secret_in(
         &mut self,
         section: &Section,
+        (direct, in_file): (&'static str, &'static str),
         field: &Spanned<Value>,
     ) -> (Option<[u8; KEY_BYTES]>, Option<PathBuf>) {
-        let path = section.path("key_file");
+        let path = section.path(in_file);
         // A mistake that must not put the key into the message about it.
         if value::key(field.get_ref()).is_some() {
-            let what = format!("{path} = {HIDDEN}: is a key, not a path: expected key");
+            let what = format!("{path} = {HIDDEN}: is a key, not a path: expected {direct}");
             self.note(Some(field.span().start), what);
             return (None, None);
         }
@@ -227,8 +277,7 @@ impl Reader {
     }
 }
 
-/// Settings of hops that are not configured. Over two paths at once CUBIC carries more than the
-/// node's own control and BBR (docs/design/0024).
+/// Settings of hops that are not configured.
 fn defaults_of(transport: Transport) -> SideOptions {
     let of_hops = SideOptions::of_hops();
     match transport {

@@ -75,15 +75,20 @@ pub(super) fn peers(config: &Config) -> Option<Shown> {
     let peers = config.policy.chains.peers.iter();
     let peers = peers.zip(&config.spelling.key_files);
     let peers = peers.zip(&config.measure.reflectors_of_peers);
-    sections(peers.map(|((peer, key_file), reflector)| {
+    sections(peers.map(|((peer, files), reflector)| {
+        let other_id = peer.other_key.as_ref().map(|(_, id)| *id);
+        let is_other_here = other_id.is_some() && files.other.is_none();
         section([
             ("name", (&*peer.name).show()),
             ("id", u64::from(peer.id).show()),
             ("address", peer.address.show()),
             // Either of the two, as the reader demands, so that what is shown can be read again.
-            ("key", key_file.is_none().then_some(HIDDEN).show()),
-            ("key_file", key_file.show()),
+            ("key", files.own.is_none().then_some(HIDDEN).show()),
+            ("key_file", files.own.show()),
             ("key_id", peer.key_id.show()),
+            ("other_key", is_other_here.then_some(HIDDEN).show()),
+            ("other_key_file", files.other.show()),
+            ("other_key_id", other_id.show()),
             ("header_in", peer.encapsulation.name().show()),
             ("transport", peer.transport.name().show()),
             ("rate_limit", peer.rate_limit.map(show_rate).show()),

@@ -53,7 +53,7 @@ fn peers_chains_and_routes() {
     assert_eq!(chains.chains[0].path, over(&[paris.id, rome.id, other]));
     assert_eq!(chains.chains[1].path, over(&[rome.id]));
     assert_eq!(
-        config.spelling.key_files[1].as_deref(),
+        config.spelling.key_files[1].own.as_deref(),
         Some(Path::new("/etc/posthaste/rome.key"))
     );
     assert_eq!(
@@ -182,6 +182,21 @@ const INVALID_CHAINS: &[(&str, &str, &[&str])] = &[
         "key_file = \"/x\"",
         ":9:12",
         &["key and key_file", "one of them"],
+    ),
+    (
+        "other_key_file = \"/etc/posthaste/rome.key\"",
+        ":9:18",
+        &["peer \"a\": other_key_id is missing"],
+    ),
+    (
+        "other_key = \"5a\"\nother_key_id = 2",
+        ":9:13",
+        &["peer \"a\": other_key = (hidden): expected 64 hexadecimal digits"],
+    ),
+    (
+        "other_key_file = \"/etc/posthaste/rome.key\"\nother_key_id = 1",
+        ":10:16",
+        &["peer \"a\": other_key_id = 1: is the number of the first key"],
     ),
     (
         "[peer.socket]\ninitial_window = 0",

@@ -169,6 +169,7 @@ fn peer(address: SocketAddr, min: u16, max: u16) -> Peer {
         address,
         key: Some(Key::new([7; 32])),
         key_id: 3,
+        other_key: None,
         encapsulation: Encapsulation::Stream,
         transport: Transport::Tcp,
         rate_limit: None,

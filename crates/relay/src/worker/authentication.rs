@@ -84,10 +84,8 @@ impl<I: Intercept> Worker<I> {
             return Err(Denial::AuthTag.into());
         };
         // A request does not name its sender, so each key of that number is tried.
-        let candidates = chains.peers.iter();
-        let mut candidates = candidates.filter(|peer| peer.key_id == claim.key_id);
-        let found = candidates.find_map(|peer| {
-            let authentic = head.verify(peer.key.as_ref()?, me).ok()?;
+        let found = chains.peers.iter().find_map(|peer| {
+            let authentic = head.verify(peer.key(claim.key_id)?, me).ok()?;
             Some((peer.id, authentic))
         });
         // Only then the window: a sender without a key must not fill it. All workers share it,
@@ -167,6 +165,5 @@ fn untimely(made_ms: u64, now_ms: u64) -> Reason {
 }
 
 pub(super) fn key_of(chains: &Chains, id: NodeId, key_id: u32) -> Option<Key> {
-    let peer = chains.find_peer(id)?;
-    peer.key.clone().filter(|_| peer.key_id == key_id)
+    chains.find_peer(id)?.key(key_id).cloned()
 }

@@ -137,12 +137,14 @@ impl PendingRequest {
     }
 
     /// The peer of this warm hop, or the one that has yet to show that it has the key with which it
-    /// was challenged.
-    pub(super) fn challenged_peer(&self) -> Option<NodeId> {
-        match &self.stage {
-            Stage::Response(challenged) => Some(challenged.peer()),
-            _ => self.peer(),
-        }
+    /// was challenged; and the number of that key.
+    pub(super) fn challenged_peer(&self) -> Option<(NodeId, u32)> {
+        let session = match &self.stage {
+            Stage::Hop(acceptor) => acceptor.session(),
+            Stage::Response(challenged) => challenged.session(),
+            _ => return None,
+        };
+        Some((session.peer, session.key_id))
     }
 
     /// Whether it has used up its time to send a request.

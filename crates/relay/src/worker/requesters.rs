@@ -9,7 +9,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use posthaste_wire::convert::Refusal;
 use posthaste_wire::header::NodeId;
 
-use crate::chain::{Chains, Peer};
+use crate::chain::Chains;
 use crate::control::Denial;
 use crate::flow::Flow;
 use crate::intercept::Intercept;
@@ -173,25 +173,24 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// Closes the idle hops of peers that `chains` no longer has, or has with another key: they have
+    /// Closes the idle hops of peers whose key `chains` no longer has: they have
     /// authenticated once, and could open flows for as long as they ping. So could those that are
     /// challenged with a former key.
     pub(super) fn dismiss_former_peers(&mut self, chains: &Chains) {
-        let is_kept = |former: &Peer| {
-            let peer = chains.find_peer(former.id);
-            peer.is_some_and(|peer| peer.has_key_of(former))
-        };
         let former = self.rules.chains().peers.iter();
-        let gone: Vec<NodeId> = former
-            .filter(|peer| !is_kept(peer))
-            .map(|peer| peer.id)
-            .collect();
+        let gone = former.flat_map(|peer| {
+            let now = chains.find_peer(peer.id);
+            let is_gone = move |key, id| now.and_then(|now| now.key(id)) != Some(key);
+            let gone = peer.keys().filter(move |(key, id)| is_gone(key, *id));
+            gone.map(|(_, id)| (peer.id, id))
+        });
+        let gone: Vec<(NodeId, u32)> = gone.collect();
         if gone.is_empty() {
             return;
         }
         self.finish_hops(|request| {
-            let peer = request.challenged_peer();
-            peer.is_some_and(|peer| gone.contains(&peer))
+            let used = request.challenged_peer();
+            used.is_some_and(|used| gone.contains(&used))
         });
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use posthaste_tunnel::{Credentials, Event, LostReason, Paths, Stream, Tunnels};
+use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{Acceptor, FromDialer, Session};
 
@@ -114,22 +115,23 @@ impl PeerTunnels {
     /// Has tunnels with these peers, and with no others. Those of peers with another address or
     /// key carry the flows that they have, and no more.
     fn replace(&mut self, peers: &[&Peer], now: Duration) -> io::Result<()> {
-        let same = |one: &Peer| {
+        let same = |one: &Peer, has_key: &dyn Fn(&Peer) -> bool| {
             let mut peers = peers.iter();
-            peers.any(|peer| {
-                peer.id == one.id && peer.address == one.address && peer.has_key_of(one)
-            })
+            peers.any(|peer| peer.id == one.id && peer.address == one.address && has_key(peer))
         };
         let mut tunnels = self.shared.tunnels.borrow_mut();
         let mut retired: Vec<u64> = Vec::new();
         self.dialed.retain(|_, dialed| {
-            let is_kept = same(&dialed.peer);
+            let is_kept = same(&dialed.peer, &|peer| peer.has_key_of(&dialed.peer));
             if !is_kept {
                 retired.extend(dialed.slots.iter().filter_map(|slot| slot.connection));
             }
             is_kept
         });
-        let others = self.open.iter().filter(|(_, open)| !same(&open.peer));
+        let others = self.open.iter().filter(|(_, open)| {
+            let id = open.session.key_id;
+            !same(&open.peer, &|peer| peer.key(id) == open.peer.key(id))
+        });
         retired.extend(others.map(|(connection, _)| *connection));
         for connection in &retired {
             tunnels.endpoint.retire(*connection, now);
@@ -143,9 +145,10 @@ impl PeerTunnels {
                 slots: [Slot::default(); CONNECTIONS],
             });
         }
-        let accepted = peers
-            .iter()
-            .filter_map(|peer| credentials(peer, peer.id, self.me));
+        let accepted = peers.iter().flat_map(|peer| {
+            let keys = peer.keys();
+            keys.map(|key| credentials(peer, key, peer.id, self.me))
+        });
         let accepted = tunnels.endpoint.accept_from(&accepted.collect::<Vec<_>>());
         let limits = peers
             .iter()
@@ -218,9 +221,9 @@ impl PeerTunnels {
             return;
         }
         for dialed in self.dialed.values_mut() {
-            let Some(credentials) = credentials(&dialed.peer, self.me, dialed.peer.id) else {
-                continue;
-            };
+            let peer = &dialed.peer;
+            let Some(key) = &peer.key else { continue };
+            let credentials = credentials(peer, (key, peer.key_id), self.me, peer.id);
             let idle = dialed.slots.iter_mut();
             for slot in idle.filter(|slot| slot.connection.is_none() && slot.redial.due() <= now) {
                 let mut tunnels = self.shared.tunnels.borrow_mut();
@@ -241,7 +244,7 @@ impl PeerTunnels {
     }
 
     /// A connection is open. Returns whether it is with a peer.
-    fn on_up(&mut self, connection: u64, peer: Option<&Peer>) -> bool {
+    fn on_up(&mut self, connection: u64, peer: Option<&Peer>, key_id: u32) -> bool {
         let secret = self.shared.tunnels.borrow().endpoint.secret(connection);
         let (Some(peer), Some(secret)) = (peer, secret) else {
             return false;
@@ -254,7 +257,7 @@ impl PeerTunnels {
                 .disconnect(connection, self.shared.now.get());
             return false;
         }
-        let session = Session::of_stream(self.me, peer.id, peer.key_id, secret);
+        let session = Session::of_stream(self.me, peer.id, key_id, secret);
         let peer = peer.clone();
         let open = Open {
             session,
@@ -362,22 +365,24 @@ impl PeerTunnels {
     }
 }
 
-/// What `dialer` and its peer authenticate each other with, at the end that has this `peer`.
-fn credentials(peer: &Peer, dialer: NodeId, acceptor: NodeId) -> Option<Credentials> {
-    let key = peer.key.as_ref()?;
+/// What `dialer` and its peer authenticate each other with by one of their keys, at the end that has
+/// this `peer`.
+fn credentials(
+    peer: &Peer,
+    (key, key_id): (&Key, u32),
+    dialer: NodeId,
+    acceptor: NodeId,
+) -> Credentials {
     let me = if peer.id == dialer { acceptor } else { dialer };
     let callers = peer.source_addresses.iter().copied();
-    Some(Credentials {
+    Credentials {
         peer: peer.id.into(),
+        key_id,
         addresses: callers.chain([peer.address.ip()]).collect(),
-        name: format!(
-            "node-{}-key-{}.posthaste.invalid",
-            u64::from(dialer),
-            peer.key_id
-        ),
+        name: format!("node-{}-key-{key_id}.posthaste.invalid", u64::from(dialer)),
         mine: key.tunnel_seed(me, peer.id),
         theirs: key.tunnel_seed(peer.id, me),
-    })
+    }
 }
 
 /// What only this node knows, and still knows after a restart, if it has more than one peer.
@@ -455,10 +460,14 @@ impl<I: Intercept> Worker<I> {
             return;
         };
         match event {
-            Event::Up { connection, peer } => {
+            Event::Up {
+                connection,
+                peer,
+                key_id,
+            } => {
                 let peer = NodeId::new(peer);
                 let peer = peer.and_then(|peer| self.rules.chains().find_peer(peer));
-                if tunnels.on_up(connection, peer) {
+                if tunnels.on_up(connection, peer, key_id) {
                     self.counters.tunnels_up.add(1);
                 }
             }

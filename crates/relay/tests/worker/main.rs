@@ -14,6 +14,7 @@ mod convert;
 mod denied;
 mod fixed;
 mod host;
+mod keys;
 mod lookup;
 mod node;
 mod peers;

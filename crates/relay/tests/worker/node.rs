@@ -144,6 +144,7 @@ impl Setup {
             address,
             key: Some(key()),
             key_id: KEY_ID,
+            other_key: None,
             encapsulation: Encapsulation::Stream,
             transport: Transport::Tcp,
             source_addresses: vec![address.ip()],

@@ -180,9 +180,9 @@ pub struct Challenged {
 }
 
 impl Challenged {
-    /// The node that the hello names.
-    pub fn peer(&self) -> NodeId {
-        self.session.peer
+    /// What the handshake leaves behind, if the dialer has the key: the hello names both.
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 
     /// What to send.
