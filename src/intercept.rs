@@ -10,7 +10,7 @@ use posthaste_relay::chain::Encapsulation;
 use posthaste_relay::intercept::{Closed, PathSettings};
 use posthaste_relay::policy::Policy;
 
-use crate::host::{Conntrack, Destroyer};
+use crate::host::{self, Conntrack, Destroyer};
 use posthaste_config::Config;
 use posthaste_daemon::log::Log;
 
@@ -72,6 +72,11 @@ impl Host for WorkerHost {
 
     fn destroy(&mut self, closed: &[Closed]) {
         self.destroyer.destroy(closed);
+    }
+
+    fn path_addresses(&mut self) -> Vec<IpAddr> {
+        // A kernel without Multipath TCP has none.
+        host::subflow_endpoints().unwrap_or_default()
     }
 
     fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {

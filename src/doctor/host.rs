@@ -26,7 +26,7 @@ use posthaste_bpf::{Congestion, find_bpf_file_system};
 use posthaste_config::Config;
 
 /// Settings to read, below `/proc/sys`.
-const SETTINGS: [&str; 25] = [
+const SETTINGS: [&str; 26] = [
     "fs/pipe-user-pages-soft",
     "kernel/unprivileged_bpf_disabled",
     "net/bridge/bridge-nf-call-ip6tables",
@@ -52,6 +52,7 @@ const SETTINGS: [&str; 25] = [
     "net/netfilter/nf_conntrack_tcp_be_liberal",
     "net/ipv4/tcp_available_congestion_control",
     "net/mptcp/enabled",
+    "net/mptcp/blackhole_timeout",
 ];
 
 /// The properties of this host that the checks use.
@@ -211,7 +212,7 @@ impl Host {
             flowtables: nftables::flowtables().unwrap_or_default(),
             legacy_tables: legacy_tables(),
             topology: Topology::read(Path::new("/proc"), Path::new("/sys"), allowed()),
-            subflow_endpoints: host::subflow_endpoints().ok(),
+            subflow_endpoints: host::subflow_endpoints().ok().map(|all| all.len()),
             silent_tunnels: tunnels::look(config),
         }
     }

@@ -4,6 +4,7 @@
 //! generic netlink reads and changes them (linux/mptcp_pm.h).
 
 use std::io;
+use std::net::IpAddr;
 
 use posthaste_netlink::{GenericFamily, Netlink, attribute, attributes_of, u32_at};
 
@@ -15,26 +16,33 @@ const GET_ADDRESSES: u8 = 3;
 const SET_LIMITS: u8 = 5;
 const GET_LIMITS: u8 = 6;
 
-/// `MPTCP_PM_ATTR_ADDR`, and in it `MPTCP_PM_ADDR_ATTR_FLAGS`
+/// `MPTCP_PM_ATTR_ADDR`, and in it `MPTCP_PM_ADDR_ATTR_ADDR4`, `_ADDR6` and `_FLAGS`
 const ADDRESS: u16 = 1;
+const ADDRESS_V4: u16 = 3;
+const ADDRESS_V6: u16 = 4;
 const ADDRESS_FLAGS: u16 = 6;
 /// `MPTCP_PM_ADDR_FLAG_SUBFLOW`, `MPTCP_PM_ADDR_FLAG_FULLMESH`: connections open further paths from it.
 const OPENS_PATHS: u32 = 2 | 8;
 
-/// How many addresses of this network namespace connections open further paths from.
+/// The addresses of this network namespace that connections open further paths from.
 ///
 /// # Errors
 /// `NotFound` where the kernel has no Multipath TCP.
-pub(crate) fn subflow_endpoints() -> io::Result<usize> {
+pub(crate) fn subflow_endpoints() -> io::Result<Vec<IpAddr>> {
     let (mut netlink, family) = open()?;
-    let mut count = 0;
+    let mut addresses = Vec::new();
     netlink.dump(family.message(GET_ADDRESSES), |_, body| {
-        let address = attribute(attributes_of(body), ADDRESS);
-        let flags = address.and_then(|address| attribute(address, ADDRESS_FLAGS));
+        let Some(endpoint) = attribute(attributes_of(body), ADDRESS) else {
+            return;
+        };
+        let flags = attribute(endpoint, ADDRESS_FLAGS);
         let flags = flags.and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
-        count += usize::from(flags & OPENS_PATHS != 0);
+        let v4 = attribute(endpoint, ADDRESS_V4).and_then(|ip| <[u8; 4]>::try_from(ip).ok());
+        let v6 = attribute(endpoint, ADDRESS_V6).and_then(|ip| <[u8; 16]>::try_from(ip).ok());
+        let address = v4.map(IpAddr::from).or(v6.map(IpAddr::from));
+        addresses.extend(address.filter(|_| flags & OPENS_PATHS != 0));
     })?;
-    Ok(count)
+    Ok(addresses)
 }
 
 /// A limit, by its attribute (`MPTCP_PM_ATTR_RCV_ADD_ADDRS`, `MPTCP_PM_ATTR_SUBFLOWS`).
@@ -92,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_that_open_paths_are_counted() {
+    fn endpoints_that_open_paths_are_read() {
         let counts = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this needs root");
             let endpoints = [
@@ -107,7 +115,8 @@ mod tests {
                 subflow_endpoints().unwrap()
             })
         });
-        assert_eq!(counts.join().unwrap(), [0, 1, 2]);
+        let [v4, v6] = ["10.0.0.2", "fd00::1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        assert_eq!(counts.join().unwrap(), [vec![], vec![v4], vec![v4, v6]]);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(crate) struct Recommendation {
     pub(crate) lacking: &'static str,
     /// The text when nothing is to do.
     pub(crate) fine: &'static str,
+    /// Whether kernels that do not have it need nothing.
+    pub(crate) is_recent: bool,
     /// The better value for the present one; `None` if that is good enough.
     pub(crate) better: fn(&str) -> Option<String>,
 }
@@ -53,6 +55,7 @@ const SLOW_START: Recommendation = Recommendation {
     setting: Setting::Sysctl("net/ipv4/tcp_slow_start_after_idle"),
     lacking: "warm hops that wait lose their congestion window",
     fine: "warm hops that wait keep their congestion window",
+    is_recent: false,
     better: |now| (now != "0").then(|| "0".into()),
 };
 
@@ -61,6 +64,7 @@ const RECEIVE_WINDOW: Recommendation = Recommendation {
     setting: Setting::Sysctl("net/ipv4/tcp_rmem"),
     lacking: "connections to listeners and hops begin with a receive window of less than 1 MiB",
     fine: "connections to listeners and hops begin with a receive window of 1 MiB or more",
+    is_recent: false,
     better: |now| {
         let numbers = now.split_whitespace().map(str::parse::<u64>);
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
@@ -77,6 +81,7 @@ const FAST_OPEN: Recommendation = Recommendation {
     setting: Setting::Sysctl("net/ipv4/tcp_fastopen"),
     lacking: "explicit listeners take no data in a SYN: clients wait a round trip more",
     fine: "explicit listeners take data in a SYN",
+    is_recent: false,
     better: |now| {
         let bits: u64 = now.parse().ok()?;
         // The other bits are for other uses, and stay.
@@ -91,6 +96,7 @@ const MTU_PROBING: Recommendation = Recommendation {
     setting: Setting::Sysctl("net/ipv4/tcp_mtu_probing"),
     lacking: "relays hang on paths with a small MTU where ICMP errors are filtered (RFC 4821)",
     fine: "relays find out the MTU of paths where ICMP errors are filtered",
+    is_recent: false,
     // 1 probes only where large segments are lost; 2 would begin every connection with small ones.
     better: |now| (now == "0").then(|| "1".into()),
 };
@@ -100,6 +106,7 @@ const SUBFLOWS: Recommendation = Recommendation {
     setting: Setting::PathLimit(PathLimit::Subflows),
     lacking: "connections of Multipath TCP get few further paths",
     fine: "connections of Multipath TCP get enough further paths",
+    is_recent: false,
     better: at_least_four,
 };
 
@@ -108,7 +115,20 @@ const ANNOUNCED_ADDRESSES: Recommendation = Recommendation {
     setting: Setting::PathLimit(PathLimit::AnnouncedAddresses),
     lacking: "connections to servers use few of the addresses that these announce",
     fine: "connections to servers use the addresses that these announce",
+    is_recent: false,
     better: at_least_four,
+};
+
+/// When the first handshake over an uplink fails with Multipath TCP and succeeds without, the kernel takes
+/// that for a firewall, and for this many seconds every new connection of the host is TCP. The uplink may
+/// have been silent.
+const BLACKHOLE: Recommendation = Recommendation {
+    topic: "path detection",
+    setting: Setting::Sysctl("net/mptcp/blackhole_timeout"),
+    lacking: "one silent uplink turns Multipath TCP off for all connections that this host opens, for an hour by default",
+    fine: "a silent uplink does not turn Multipath TCP off",
+    is_recent: true,
+    better: |now| (now != "0").then(|| "0".into()),
 };
 
 /// More access links than hosts have, and half of what the kernel allows.
@@ -135,6 +155,7 @@ pub(crate) fn recommendations(config: &Config) -> Vec<Recommendation> {
         (MTU_PROBING, config.transparent.enabled),
         (SUBFLOWS, accepts_paths || requests_paths),
         (ANNOUNCED_ADDRESSES, requests_paths),
+        (BLACKHOLE, requests_paths),
     ];
     let wanted = conditions.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(recommendation, _)| recommendation).collect()
@@ -175,12 +196,16 @@ pub(super) fn apply(config: &Config, tuning: Tuning, report: &mut Report) -> any
     let memory = Memory::of_namespace()?;
     let mut changes = memory.recall()?;
     for Recommendation {
-        setting, better, ..
+        setting,
+        better,
+        is_recent,
+        ..
     } in recommendations(config)
     {
         let now = match setting.read() {
             Ok(now) => now,
             // A kernel without Multipath TCP, which a node does without.
+            Err(_) if is_recent => continue,
             Err(error) if !setting.is_sysctl() => {
                 report.notes.push(format!("{error:#}"));
                 continue;

@@ -65,6 +65,8 @@ pub trait Host {
     fn destroy(&mut self, closed: &[Closed]);
     /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
     fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool;
+    /// Its addresses from which connections of Multipath TCP open further paths.
+    fn path_addresses(&mut self) -> Vec<IpAddr>;
     /// Logs that relays are blocked from now on.
     fn report_block(&mut self);
 }
@@ -463,6 +465,10 @@ impl Intercept for WorkerMaps {
 
     fn forget(&mut self, closed: &[Closed]) {
         self.host.destroy(closed);
+    }
+
+    fn path_addresses(&mut self) -> Vec<IpAddr> {
+        self.host.path_addresses()
     }
 }
 

@@ -118,6 +118,8 @@ pub(crate) enum Action {
     HopFailed,
     /// A node accepted a SYN without the option that it had rejected.
     SynOptionIgnored(NodeId),
+    /// Begin hops to the next node by another uplink from now on.
+    UplinkSilent,
     /// Count a flow over a chain that got no answer.
     Unanswered,
     /// Record a server that failed, for later flows to it.

@@ -153,6 +153,9 @@ pub struct Match {
 
 /// The name of the congestion control that this program registers itself.
 pub const OWN_CONGESTION: &str = "posthaste";
+/// That of hops of Multipath TCP: over two paths at once it carries more than the node's own and BBR
+/// (docs/design/0024).
+pub const MULTIPATH_CONGESTION: &str = "cubic";
 
 /// Socket settings of one side of a relay. `None` leaves the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub use sockets::{
     is_own_address, leads_here, prefer_cpu, transparent_listener,
 };
 pub(crate) use sockets::{
-    accept, connect, connect_with_data, hop_socket, local_address_toward,
+    accept, apply_to_accepted, connect, connect_with_data, hop_socket, local_address_toward,
     multipath_upstream_socket, own_upstream_socket, tcp_socket, upstream_socket,
 };
 

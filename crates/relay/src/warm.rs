@@ -29,9 +29,10 @@ mod neighbour;
 pub(crate) mod path;
 mod pool;
 mod socket;
+mod uplinks;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{self, Dialer};
 
-use crate::chain::Peer;
+use crate::chain::{Peer, Transport};
 use crate::rng::Rng;
 use crate::slab::Slab;
 use crate::sys::{self, Segments, TcpInfo};
@@ -50,11 +51,14 @@ use pool::{Action, End};
 use socket::Look;
 
 pub(crate) use neighbour::State;
+pub(crate) use uplinks::Uplinks;
 
 /// Actions of one pool per turn: a dial takes some tens of microseconds, and flows wait meanwhile.
 const ORDERS_MAX: usize = 32;
 /// Interval of the check for dials that take too long.
 const SWEEP: Duration = Duration::from_millis(250);
+/// How often the addresses for further paths of Multipath TCP are read.
+const UPLINKS_EVERY: Duration = Duration::from_secs(10);
 
 /// Settings of all hops of a worker.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +82,8 @@ pub(crate) struct WarmHops {
     neighbours: Vec<Neighbour>,
     hops: Slab<Hop>,
     swept: Duration,
+    /// When to read the addresses for further paths of Multipath TCP again.
+    uplinks_due: Duration,
     /// Peers that are due at once, possibly repeated: a turn need not scan the others.
     woken: Vec<usize>,
     /// Earliest time at which another peer is due.
@@ -130,6 +136,7 @@ impl WarmHops {
             neighbours,
             hops: Slab::new(),
             swept: now,
+            uplinks_due: now,
             woken: Vec::new(),
             next_due: Some(now),
             is_dialing: false,
@@ -163,6 +170,7 @@ impl WarmHops {
             neighbour.due = Some(now);
             self.neighbours.push(neighbour);
         }
+        self.uplinks_due = now;
         self.woken.clear();
         self.next_due = (!self.neighbours.is_empty()).then_some(now);
         self.is_dialing = self.neighbours.iter().any(|one| one.pool.dialing() > 0);
@@ -277,6 +285,30 @@ impl WarmHops {
         }
         neighbour.totals.missed += 1;
         None
+    }
+
+    /// Whether to read which addresses this host has for further paths of Multipath TCP.
+    pub(crate) fn wants_uplinks(&self, now: Duration) -> bool {
+        let mut neighbours = self.neighbours.iter();
+        now >= self.uplinks_due
+            && neighbours.any(|neighbour| neighbour.peer.transport == Transport::Mptcp)
+    }
+
+    /// This host has these.
+    pub(crate) fn set_uplinks(&mut self, addresses: &[IpAddr], now: Duration) {
+        self.uplinks_due = now + UPLINKS_EVERY;
+        for neighbour in &mut self.neighbours {
+            if neighbour.peer.transport == Transport::Mptcp {
+                let ipv6 = neighbour.peer.address.is_ipv6();
+                neighbour.uplinks.set(addresses, ipv6);
+            }
+        }
+    }
+
+    /// By which uplinks hops to a peer may begin, if there is such a peer.
+    pub(crate) fn uplinks(&mut self, peer: usize) -> Option<&mut Uplinks> {
+        let neighbour = self.neighbours.get_mut(peer)?;
+        Some(&mut neighbour.uplinks)
     }
 
     /// Whether an idle hop to a peer is available.
@@ -426,7 +458,8 @@ impl WarmHops {
     fn dial(&mut self, peer: usize, epoll: &Epoll, now: Duration) {
         let neighbour = &mut self.neighbours[peer];
         let Common { me, mark, .. } = self.common;
-        let dial = match Dial::begin(&neighbour.peer, me, mark, now) {
+        let source = neighbour.uplinks.source(now);
+        let dial = match Dial::begin(&neighbour.peer, source, (me, mark), now) {
             Ok(dial) => dial,
             Err(error) => return neighbour.on_dial_failed(None, error, now),
         };
@@ -453,6 +486,7 @@ impl WarmHops {
             return;
         };
         let neighbour = &mut self.neighbours[hop.peer];
+        let source = dial.source();
         match dial.advance(now) {
             Ok(Dialed::Not(dial)) => hop.stage = Some(Stage::Dialing(dial)),
             Ok(Dialed::Ready(ready)) => {
@@ -462,6 +496,9 @@ impl WarmHops {
             }
             Err(error) => {
                 self.hops.remove(key);
+                if matches!(error, DialError::ConnectTimeout) {
+                    neighbour.uplinks.on_silent(source, now);
+                }
                 neighbour.on_dial_failed(Some(key), error, now);
             }
         }

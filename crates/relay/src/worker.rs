@@ -370,6 +370,7 @@ impl<I: Intercept> Worker<I> {
             self.recover();
         }
         self.sweep_requests();
+        self.renew_uplinks();
         self.multipath.sweep(self.now);
         self.set_initial_cwnd();
         self.drain_or_return();

@@ -8,7 +8,7 @@
 //!
 //! Only the host exists: nobody is at the other ends of its cables.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use posthaste_bpf::{Device, LinkLayer, Maps, Redirect, Settings, WorkerMaps};
@@ -287,6 +287,10 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
 pub(crate) struct NoHost;
 
 impl posthaste_bpf::Host for NoHost {
+    fn path_addresses(&mut self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
     fn tracks_connections(&mut self, _now: bool) -> bool {
         false
     }

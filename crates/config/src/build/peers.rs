@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use posthaste_control::identity::from_hex;
 use posthaste_relay::chain::{Encapsulation, Peer, PoolLimits, Transport};
-use posthaste_relay::policy::{OWN_CONGESTION, SideOptions};
+use posthaste_relay::policy::{MULTIPATH_CONGESTION, OWN_CONGESTION, SideOptions};
 use posthaste_wire::auth::{KEY_BYTES, Key};
 use posthaste_wire::header::NodeId;
 use toml::{Spanned, Value};
@@ -282,7 +282,7 @@ fn defaults_of(transport: Transport) -> SideOptions {
     let of_hops = SideOptions::of_hops();
     match transport {
         Transport::Mptcp => SideOptions {
-            congestion: Some("cubic".to_owned()),
+            congestion: Some(MULTIPATH_CONGESTION.to_owned()),
             ..of_hops
         },
         Transport::Tcp | Transport::Quic | Transport::Auto => of_hops,

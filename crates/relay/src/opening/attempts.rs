@@ -13,6 +13,8 @@ use super::{Action, Actions, Blame, Opening};
 /// How long the next node may take to accept a connection before another next hop is tried, if
 /// there is one: its first SYN and a retransmission take no longer.
 const ACCEPT_MAX: Duration = Duration::from_millis(1500);
+/// How long it may take before another uplink is tried, if there is one.
+const UPLINK_MAX: Duration = Duration::from_millis(500);
 
 /// A hop to the next node that has no reply yet.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,8 @@ pub(crate) enum Sent {
     Cold,
     /// A SYN with an option; the request follows.
     SynOption,
+    /// A SYN of Multipath TCP; the request follows. If it gets no answer, another uplink may.
+    Uplink,
 }
 
 impl Opening {
@@ -82,6 +86,10 @@ impl Opening {
             self.connect_by
         } else {
             self.connect_by.min(now + ACCEPT_MAX)
+        };
+        let accept_by = match sent {
+            Sent::Uplink => accept_by.min(now + UPLINK_MAX),
+            Sent::Warm | Sent::Cold | Sent::SynOption => accept_by,
         };
         // The request states it as it is now. A client that is validated later needs a message of
         // its own.
@@ -131,6 +139,21 @@ impl Opening {
                 Actions::from(Action::Close).push(Action::Try)
             }
             _ => self.on_hop_failed(None),
+        }
+    }
+
+    /// The next node has taken too long to accept the connection: if that may be for the uplink, another
+    /// one is tried.
+    pub(crate) fn on_hop_late(&mut self, now: Duration) -> Actions {
+        match self.attempt {
+            Some(attempt) if attempt.sent == Sent::Uplink => {
+                self.attempt = None;
+                self.hops.retry_cold(NextHop::Hop(attempt.via), true);
+                Actions::from(Action::UplinkSilent)
+                    .push(Action::Close)
+                    .push(Action::Try)
+            }
+            _ => self.on_reply(None, now),
         }
     }
 

@@ -51,7 +51,7 @@ const IDLE_MS: u64 = 30_000;
 const END_MS: u64 = 300_000;
 const NODES: usize = 3;
 /// The variants of [`Action`].
-const ACTION_KINDS: usize = 34;
+const ACTION_KINDS: usize = 35;
 
 /// What a server does with a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,9 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::chain::{Peer, Transport};
+use crate::policy::{MULTIPATH_CONGESTION, OWN_CONGESTION, SideOptions};
 
+use super::multipath::is_multipath;
 use super::options::{apply, set_option};
 
 /// From linux/tcp.h; not in the libc crate.
@@ -183,8 +185,9 @@ pub(crate) fn own_upstream_socket(ipv6: bool, mark: u32) -> io::Result<Socket> {
     prepare_upstream(own_stream_socket(ipv6, mark, Protocol::TCP)?)
 }
 
-/// The same for a hop to a peer: of Multipath TCP where that carries it and this host has it.
-pub(crate) fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
+/// The same for a hop to a peer: of Multipath TCP where that carries it and this host has it. It has the
+/// address `source`, or one that the host picks.
+pub(crate) fn hop_socket(peer: &Peer, source: Option<IpAddr>, mark: u32) -> io::Result<Socket> {
     let ipv6 = peer.address.is_ipv6();
     let multipath = (peer.transport == Transport::Mptcp)
         .then(|| multipath_upstream_socket(ipv6, mark))
@@ -192,7 +195,30 @@ pub(crate) fn hop_socket(peer: &Peer, mark: u32) -> io::Result<Socket> {
     let socket = multipath.map_or_else(|| upstream_socket(ipv6, mark), Ok)?;
     // Best effort: the connection works without these settings.
     let _ = apply(&socket, &peer.socket);
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
     Ok(socket)
+}
+
+/// Applies the settings of a peer to a hop that it has opened, maybe by Multipath TCP though this node
+/// has another transport to it.
+///
+/// # Errors
+/// The kernel has rejected one.
+pub(crate) fn apply_to_accepted(socket: &OwnedFd, peer: &Peer) -> io::Result<()> {
+    let of_one_path = peer.transport != Transport::Mptcp
+        && peer.socket.congestion.as_deref() == Some(OWN_CONGESTION)
+        // No other knows all connections to the peer.
+        && peer.rate_limit.is_none();
+    if !of_one_path || !is_multipath(socket) {
+        return apply(socket, &peer.socket);
+    }
+    let of_multipath = SideOptions {
+        congestion: Some(MULTIPATH_CONGESTION.to_owned()),
+        ..peer.socket.clone()
+    };
+    apply(socket, &of_multipath)
 }
 
 /// The same of Multipath TCP, which becomes TCP where the server does not answer with it.

@@ -2,6 +2,7 @@
 //! One warm hop from `connect()` to the end of its handshake.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ impl DialError {
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) socket: OwnedFd,
+    /// Its own address, unless the host picked one.
+    source: Option<IpAddr>,
     step: Step,
     deadline: Duration,
 }
@@ -114,26 +117,33 @@ pub(super) struct Ready {
 }
 
 impl Dial {
-    /// Sends a SYN to the peer, from the address that the host picks.
+    /// Sends a SYN to the peer, from `source` or the address that the host picks, at `me` by a socket with
+    /// `mark`.
     ///
     /// # Errors
     /// Nothing was sent.
     pub(super) fn begin(
         peer: &Peer,
-        me: NodeId,
-        mark: u32,
+        source: Option<IpAddr>,
+        (me, mark): (NodeId, u32),
         now: Duration,
     ) -> Result<Self, DialError> {
         let nonce = Nonce(sys::random());
         let key = peer.key.clone().ok_or(DialError::NoKey)?;
-        let socket = sys::hop_socket(peer, mark).map_err(DialError::Socket)?;
+        let socket = sys::hop_socket(peer, source, mark).map_err(DialError::Socket)?;
         sys::connect(&socket, peer.address).map_err(DialError::Connect)?;
         let dialing = Dialing::new(key, peer.key_id, me, peer.id, nonce);
         Ok(Self {
             socket: socket.into(),
+            source,
             step: Step::Connecting(dialing),
             deadline: now + CONNECT_MAX,
         })
+    }
+
+    /// Its own address, unless the host picked one.
+    pub(super) fn source(&self) -> Option<IpAddr> {
+        self.source
     }
 
     /// When the dial times out.

@@ -10,6 +10,7 @@ use super::dial::DialError;
 use super::loss::Losses;
 use super::path::Path;
 use super::pool::{End, Pool};
+use super::uplinks::Uplinks;
 
 /// Age after which a longer round trip time replaces a shorter one.
 const LATELY: Duration = Duration::from_secs(1);
@@ -27,6 +28,7 @@ pub(super) struct Neighbour {
     pub(super) due: Option<Duration>,
     pub(super) totals: HopTotals,
     pub(super) failure: Option<DialError>,
+    pub(super) uplinks: Uplinks,
     /// The shortest round trip time of recently opened hops, and its time.
     opened: Option<(Duration, Duration)>,
 }
@@ -67,6 +69,7 @@ impl Neighbour {
             due: Some(now),
             totals: HopTotals::default(),
             failure: None,
+            uplinks: Uplinks::default(),
             opened: None,
         }
     }

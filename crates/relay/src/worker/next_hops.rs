@@ -3,6 +3,7 @@
 //! hop is tried, and what follows from the result, is decided in [`crate::opening`].
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -40,6 +41,8 @@ struct Opened {
     /// What is left to send of the request.
     request: Vec<u8>,
     sent: Sent,
+    /// Its address, unless this host picked one.
+    source: Option<IpAddr>,
 }
 
 impl<I: Intercept> Worker<I> {
@@ -62,6 +65,8 @@ impl<I: Intercept> Worker<I> {
         let flow = entry.flow;
         let hop_limit = pending.opening.hops.hop_limit;
         let connect = connect_for(&flow, via.rest, &pending.opening).ok_or(None)?;
+        let preface = entry.preface.as_deref();
+        let uplinks_tried = preface.map_or(0, |preface| preface.uplinks_tried);
         let warm = (!order.cold).then(|| {
             let stream = self
                 .takes_stream(peer)
@@ -76,6 +81,7 @@ impl<I: Intercept> Worker<I> {
                     &connect,
                     &flow,
                     (!order.without_syn_option, hop_limit),
+                    uplinks_tried,
                 )
                 .map_err(|_| Some(Report::Unreached(via.peer)))?,
         };
@@ -90,7 +96,7 @@ impl<I: Intercept> Worker<I> {
             Upstream::Stream(stream) => preface.streams[Side::Upstream] = Some(stream),
         }
         preface.expecting = Some(opened.expecting);
-        preface.via = Some(via);
+        (preface.via, preface.source) = (Some(via), opened.source);
         preface.syn_options = opened.sent == Sent::SynOption;
         preface.is_warm = opened.sent == Sent::Warm;
         // Until the node's kernel accepts, the limit for that counts, not the one for a reply.
@@ -130,6 +136,7 @@ impl<I: Intercept> Worker<I> {
             expecting: Expecting::Reply(dialer.into_reply_reader()),
             request: Vec::new(),
             sent: Sent::Warm,
+            source: None,
         })
     }
 
@@ -149,6 +156,7 @@ impl<I: Intercept> Worker<I> {
                     expecting: Expecting::Reply(hop.dialer.into_reply_reader()),
                     request: Vec::new(),
                     sent: Sent::Warm,
+                    source: None,
                 });
             }
         }
@@ -163,11 +171,16 @@ impl<I: Intercept> Worker<I> {
         connect: &Connect,
         flow: &Flow,
         (syn_option, hop_limit): (bool, Option<u8>),
+        tried: usize,
     ) -> io::Result<Opened> {
-        let peer = &self.rules.chains().peers[peer];
+        let number = peer;
+        let peer = &self.rules.chains().peers[number];
         let mut request = request_of(connect, peer, self.common.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
-        let socket = sys::hop_socket(peer, self.socket_mark)?;
+        let is_multipath = peer.transport == Transport::Mptcp;
+        let (source, uplinks) = self.uplink(number);
+        let peer = &self.rules.chains().peers[number];
+        let socket = sys::hop_socket(peer, source, self.socket_mark)?;
         // Best effort: without the option the flow is requested by the first bytes.
         let has_option = option.filter(|_| syn_option).is_some_and(|option| {
             let ipv6 = peer.address.is_ipv6();
@@ -175,7 +188,7 @@ impl<I: Intercept> Worker<I> {
             set.and_then(|()| self.intercept.syn_option(socket.as_fd(), &option))
                 .is_ok()
         });
-        if has_option || peer.transport == Transport::Mptcp {
+        if has_option || is_multipath {
             // The option and data of TCP Fast Open do not fit into one SYN. With such data a
             // connection of Multipath TCP becomes one of TCP.
             sys::connect(&socket, peer.address)?;
@@ -191,10 +204,50 @@ impl<I: Intercept> Worker<I> {
             request,
             sent: if has_option {
                 Sent::SynOption
+            } else if tried + 1 < uplinks {
+                Sent::Uplink
             } else {
                 Sent::Cold
             },
+            source,
         })
+    }
+
+    /// From which address a hop to a peer begins, if not from that of the routes, and how many uplinks
+    /// there are.
+    fn uplink(&mut self, peer: usize) -> (Option<IpAddr>, usize) {
+        let now = self.now;
+        let uplinks = self.warm.as_mut().and_then(|warm| warm.uplinks(peer));
+        uplinks.map_or((None, 1), |uplinks| (uplinks.source(now), uplinks.count()))
+    }
+
+    /// The hop of an opening flow got no answer by its uplink.
+    pub(super) fn leave_uplink(&mut self, key: u64) {
+        let now = self.now;
+        let Some(preface) = self
+            .entries
+            .live_mut(key)
+            .and_then(|entry| entry.preface.as_mut())
+        else {
+            return;
+        };
+        preface.uplinks_tried += 1;
+        let source = preface.source;
+        let peer = preface
+            .via
+            .and_then(|via| self.rules.chains().peer(via.peer));
+        let warm = self.warm.as_mut().zip(peer);
+        if let Some(uplinks) = warm.and_then(|(warm, peer)| warm.uplinks(peer)) {
+            uplinks.on_silent(source, now);
+        }
+    }
+
+    /// Learns which addresses this host has for further paths of Multipath TCP.
+    pub(super) fn renew_uplinks(&mut self) {
+        let now = self.now;
+        if let Some(warm) = self.warm.as_mut().filter(|warm| warm.wants_uplinks(now)) {
+            warm.set_uplinks(&self.intercept.path_addresses(), now);
+        }
     }
 
     /// The connection to the next node is ready.

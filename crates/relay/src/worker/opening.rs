@@ -280,6 +280,7 @@ impl<I: Intercept> Worker<I> {
                 self.counters.syn_options_ignored.add(1);
                 self.syn_options.note(peer, false, self.now);
             }
+            Action::UplinkSilent => self.leave_uplink(key),
             Action::Unanswered => self.count_unanswered(key),
             Action::Failed(outcome, blame) => self.record_failure(key, outcome, blame),
             Action::KeepError(icmp) => {
@@ -427,7 +428,7 @@ impl<I: Intercept> Worker<I> {
         };
         let pending = entry.pending();
         if pending.is_some_and(|pending| pending.opening.is_hop_late(now)) {
-            return self.drive(key, |opening, now| opening.on_reply(None, now));
+            return self.drive(key, Opening::on_hop_late);
         }
         let preface = entry.preface.as_deref();
         let peer = preface

@@ -2,6 +2,7 @@
 //! The messages of nodes about a flow before its bytes.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -136,6 +137,10 @@ pub(super) struct Preface {
     pub(super) via: Option<Path>,
     /// The hop to it was open before.
     pub(super) is_warm: bool,
+    /// Its address, unless this host picked one.
+    pub(super) source: Option<IpAddr>,
+    /// How many uplinks have turned out to be silent.
+    pub(super) uplinks_tried: usize,
     /// Since when the next node has had the request, as far as its kernel accepts connections.
     pub(super) waits_since: Option<Duration>,
     /// Another hop to that node has brought something since then, and this one was open before: how

@@ -168,7 +168,7 @@ impl<I: Intercept> Worker<I> {
         if let (Some(pending_request), Some(known)) = (self.pending_requests.get(key), known) {
             let from = pending_request.from.ip();
             // Best effort: the connection works without these settings.
-            let _ = sys::apply(&pending_request.socket, &known.socket);
+            let _ = sys::apply_to_accepted(&pending_request.socket, known);
             self.on_caller(peer, from);
         }
     }

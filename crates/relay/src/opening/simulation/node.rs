@@ -195,6 +195,7 @@ impl World {
             | Action::Report(_)
             | Action::HopFailed
             | Action::SynOptionIgnored(_)
+            | Action::UplinkSilent
             | Action::Unanswered
             | Action::Failed(..)
             | Action::TrialWorked
@@ -354,7 +355,7 @@ impl World {
         if let Stage::Opening(opening) = &mut self.flows[id].stage
             && opening.is_hop_late(now)
         {
-            return self.drive(id, |opening, now| opening.on_reply(None, now));
+            return self.drive(id, Opening::on_hop_late);
         }
         if let Some((via, since, seen)) = self.seen_of(id) {
             let actions = silence::on_look(via, since, now, seen);

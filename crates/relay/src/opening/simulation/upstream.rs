@@ -117,6 +117,8 @@ impl World {
             self.dial(conn);
             if self.conns[conn].has_option {
                 Sent::SynOption
+            } else if self.rng.once_in(4) {
+                Sent::Uplink
             } else {
                 Sent::Cold
             }
