@@ -120,12 +120,18 @@ fn carrier(
     let lost = lost_in_million.map(|lost| f64::from(lost) / 10_000.0);
     let (carries, why) = match transport {
         Transport::Tcp | Transport::Mptcp => (transport, None),
-        Transport::Quic | Transport::Auto if tunnels == 0 => {
+        Transport::Quic | Transport::QuicOnly | Transport::Auto if tunnels == 0 => {
             let why = failure.map(|failure| format!("no tunnel is up: {failure}"));
             let why = why.unwrap_or_else(|| "no tunnel is up".to_owned());
-            (Transport::Tcp, Some(why))
+            let instead = transport.has_sockets().then_some(Transport::Tcp);
+            let transport = instead.map_or("none", Transport::name).into();
+            return api::Carrier {
+                transport,
+                why: Some(why),
+            };
         }
         Transport::Quic => (transport, None),
+        Transport::QuicOnly => (Transport::Quic, None),
         Transport::Auto => {
             let carries = if is_lossy {
                 Transport::Quic
@@ -178,7 +184,9 @@ impl Workers {
         api::Candidate {
             chain: Some(chains.path_name(path)),
             nodes: Vec::new(),
-            usable: known.health.usable && self.path_health(path).usable,
+            usable: known.health.usable
+                && self.path_health(path).usable
+                && (peer.transport.has_sockets() || known.tunnels > 0 || self.known.is_empty()),
             peer: Some(known.name),
             carried_by: known.carried_by,
             waiting: known.waiting,

@@ -66,7 +66,7 @@ pub(crate) struct Peer {
 /// What carries a hop, and why if there is a choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Carrier {
-    /// `tcp`, `mptcp` or `quic`.
+    /// `tcp`, `mptcp`, `quic`, or `none` without the tunnel that it needs.
     pub(crate) transport: String,
     pub(crate) why: Option<String>,
 }

@@ -270,6 +270,14 @@ fn transport_and_reason() {
             0,
             ["tcp", "no tunnel is up: nothing answers by UDP"],
         ),
+        ("quic-only", None, false, 2, ["quic", ""]),
+        (
+            "quic-only",
+            None,
+            false,
+            0,
+            ["none", "no tunnel is up: nothing answers by UDP"],
+        ),
         (
             "auto",
             None,

@@ -82,13 +82,16 @@ fn troubles(status: &Status) -> Vec<String> {
         .collect()
 }
 
-/// Flows would take TCP unnoticed, which is not encrypted.
+/// Flows would take TCP unnoticed, which is not encrypted. A peer that only dials has no tunnel from here, and
+/// gets no flow.
 fn trouble_of_tunnels(status: &Status) -> Option<String> {
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
-    let has_none = count("tunnels_up") == 0 && count("tunnels_failed") + count("tunnels_lost") > 0;
-    has_none.then(|| {
-        "no tunnel to a peer is up, and flows take TCP without encryption: UDP must pass to and from \
-         the peers' addresses."
+    let have_been_tried = count("tunnels_failed") + count("tunnels_lost") > 0;
+    let has_none = count("tunnels_up") == 0 && have_been_tried;
+    let are_wanted = count("hops_quic_to_tcp") + count("hops_quic_refused") > 0;
+    (count("tunnel_peers_down") > 0 && (has_none || are_wanted)).then(|| {
+        "no tunnel to a peer is up, and flows to it take TCP without encryption, or are refused with \
+         transport = \"quic-only\": UDP must pass to and from its address (posthaste chains has the peer)."
             .into()
     })
 }
@@ -161,12 +164,24 @@ fn relays(status: &Status) -> String {
         };
     }
     format!(
-        "{packets}It has relayed {}, of which {} open now: {} to clients, {} to servers.",
+        "{packets}It has relayed {}, of which {} open now: {} to clients, {} to servers.{}",
         connections(opened),
         are(counter("relays")),
         bytes(counter("bytes_down")),
-        bytes(counter("bytes_up"))
+        bytes(counter("bytes_up")),
+        without_tunnel(counter("hops_quic_to_tcp"), counter("hops_quic_refused"))
     )
+}
+
+/// Flows that had not the tunnel which the configuration has for them: also after it is back.
+fn without_tunnel(by_tcp: u64, refused: u64) -> String {
+    let took = (by_tcp > 0).then(|| format!("{by_tcp} took TCP without encryption"));
+    let refused = (refused > 0).then(|| format!("{refused} were refused"));
+    let parts: Vec<_> = took.into_iter().chain(refused).collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!(" For want of a tunnel {}.", parts.join(" and "))
 }
 
 /// The savings, and the loss of slower relays.

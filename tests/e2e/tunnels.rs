@@ -454,6 +454,80 @@ fn blocked_udp_leaves_tcp() {
     }
 }
 
+/// Without encryption no longer than UDP is away, and not unnoticed.
+// promise: K21
+#[test]
+fn tunnels_return_soon_after_udp_does() {
+    let network = far(0.0);
+    let (nodes, listener) = ready(&network, "early", Family::V4);
+    let count = |name| counter(&nodes[0], name);
+    assert_eq!(count("tunnel_peers_down"), 0);
+    firewall(network.node(1), "blocked", NO_UDP);
+    until("both are lost", || count("tunnels_lost") == 2);
+    until("others do not open", || count("tunnels_failed") >= 2);
+    assert_eq!(count("tunnel_peers_down"), 1);
+    let flow = || {
+        let mut pair = Pair::open(&network, Family::V4, &listener);
+        pair.check();
+        pair.close_client_first();
+    };
+    flow();
+    assert_eq!(["hops_quic", "hops_quic_to_tcp"].map(count), [0, 1]);
+    let text = nodes[0].admin("status").expect("it answers");
+    assert!(
+        text.contains("TROUBLE: no tunnel to a peer is up"),
+        "{text}"
+    );
+    remove_firewall(network.node(1), "blocked");
+    until_up(&nodes);
+    flow();
+    assert_eq!(["hops_quic", "hops_quic_to_tcp"].map(count), [1, 1]);
+    assert_eq!(count("tunnel_peers_down"), 0);
+    let text = nodes[0].admin("status").expect("it answers");
+    assert!(!text.contains("TROUBLE: no tunnel"), "{text}");
+    assert!(text.contains("1 took TCP without encryption"), "{text}");
+}
+
+/// Nothing leaves in clear, whether the tunnel is closed or silent.
+// promise: K29
+#[test]
+fn flows_that_need_a_tunnel_take_no_other_hop() {
+    let network = far(0.0);
+    // With contents: handshakes alone measure the link.
+    let in_clear = "tcp dport 4480 tcp flags & psh == psh counter";
+    firewall(network.node(1), "clear", &[("input", in_clear)]);
+    let text =
+        |node| member(&network, node, "early", Family::V4).replace("\"quic\"", "\"quic-only\"");
+    let nodes = start_all(&network, (0..2).map(text));
+    until_up(&nodes);
+    let listener = listen(network.server(), PORT);
+    let count = |name| counter(&nodes[0], name);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    firewall(network.node(1), "blocked", NO_UDP);
+    let to = target(&network, Family::V4, &listener);
+    // Its request goes into a silent tunnel, or it finds none.
+    let refused = || {
+        let mut client = dial(network.client(), to).expect("the node accepts");
+        // The reset may be the first to arrive.
+        if client.write_all(b"request").is_ok() {
+            expect_reset(&mut client);
+        }
+    };
+    refused();
+    until("they are lost", || count("tunnels_lost") == 2);
+    expect_reset(&mut pair.client);
+    refused();
+    assert!(count("hops_quic_refused") > 0);
+    let found = peer(&nodes[0])["carried_by"]["transport"].clone();
+    assert_eq!(found, "none");
+    remove_firewall(network.node(1), "blocked");
+    until_up(&nodes);
+    Pair::open(&network, Family::V4, &listener).check();
+    let counted = firewall_text(network.node(1), "clear");
+    assert!(counted.contains("packets 0 "), "{counted}");
+}
+
 // promise: K21
 #[test]
 fn udp_blocked_in_mid_run() {

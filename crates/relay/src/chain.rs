@@ -58,17 +58,30 @@ pub enum Transport {
     Mptcp,
     /// A stream of a QUIC connection while one is up, else as [`Transport::Tcp`].
     Quic,
+    /// A stream of a QUIC connection; without one the peer gets no flow.
+    QuicOnly,
     /// As [`Transport::Quic`] while hops over TCP lose much, else as [`Transport::Tcp`].
     Auto,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::Mptcp, Self::Quic, Self::Auto];
+    pub const ALL: [Self; 5] = [
+        Self::Tcp,
+        Self::Mptcp,
+        Self::Quic,
+        Self::QuicOnly,
+        Self::Auto,
+    ];
 
     /// Whether tunnels carry flows, at least at times.
     pub fn has_tunnels(self) -> bool {
-        matches!(self, Self::Quic | Self::Auto)
+        matches!(self, Self::Quic | Self::QuicOnly | Self::Auto)
+    }
+
+    /// Whether hops may be connections of TCP.
+    pub fn has_sockets(self) -> bool {
+        self != Self::QuicOnly
     }
 
     /// Its name in the configuration and in logs.
@@ -77,6 +90,7 @@ impl Transport {
             Self::Tcp => "tcp",
             Self::Mptcp => "mptcp",
             Self::Quic => "quic",
+            Self::QuicOnly => "quic-only",
             Self::Auto => "auto",
         }
     }

@@ -31,7 +31,8 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn set(&self, value: u64) {
+    /// Only the owning worker may call this.
+    pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
@@ -122,12 +123,18 @@ counters! {
     hops_quic: total,
     #[doc = "Of these, flows to peers with transport = \"auto\", since hops over TCP lose much."]
     hops_quic_for_loss: total,
+    #[doc = "Flows to peers with transport = \"quic\" that left over TCP, since no tunnel carried them."]
+    hops_quic_to_tcp: total,
+    #[doc = "Flows that a peer with transport = \"quic-only\" did not get, since no tunnel carried them."]
+    hops_quic_refused: total,
     #[doc = "Tunnels that are open, dialed and accepted."]
     tunnels_up: gauge,
     #[doc = "Tunnels that were open and were lost."]
     tunnels_lost: total,
     #[doc = "Dialed tunnels that did not open."]
     tunnels_failed: total,
+    #[doc = "Peers to which no dialed tunnel is open, counted by each worker."]
+    tunnel_peers_down: gauge,
     #[doc = "Datagrams with repair symbols sent over tunnels."]
     tunnel_repairs_sent: total,
     #[doc = "Bytes of streams that followed from repair symbols, a round trip before they were sent again."]

@@ -25,6 +25,7 @@ use crate::transport;
 mod fec;
 mod handshakes;
 mod leaving;
+mod probing;
 mod sending;
 mod streams;
 
@@ -147,8 +148,10 @@ pub struct Endpoint {
     /// Streams whose last block waits for more bytes, and until when at most.
     incomplete: HashMap<Stream, Option<Duration>>,
     repairs: Repairs,
-    /// Connections that are lost unless their peer acknowledges something in time.
+    /// Connections that are lost unless their peer answers in time.
     unanswered: BTreeSet<u64>,
+    /// When to look whether a connection that waits for an answer is silent.
+    watched: BTreeSet<(Duration, u64)>,
     /// Connections that an end leaves.
     closing: BTreeSet<u64>,
 }
@@ -181,6 +184,12 @@ struct Conn {
     elicited: u64,
     /// When one was first sent since then.
     waits_since: Option<Duration>,
+    /// It is looked at when it may be silent.
+    is_watched: bool,
+    /// The next packet leaves whether or not there is room in the window.
+    probes: bool,
+    /// When a dialed connection is lost that has received nothing.
+    answer_by: Option<Duration>,
     /// When something came from the peer while it had acknowledged nothing for long.
     one_way_since: Option<Duration>,
     /// Full packets acknowledged, and since when only shorter ones are.
@@ -230,6 +239,7 @@ impl Endpoint {
             incomplete: HashMap::new(),
             repairs: Repairs::default(),
             unanswered: BTreeSet::new(),
+            watched: BTreeSet::new(),
             closing: BTreeSet::new(),
         }
     }
@@ -294,6 +304,7 @@ impl Endpoint {
             conn.key_id = credentials.key_id;
             conn.limit = Some(self.paths.limit(credentials.peer));
         }
+        self.expect_answer(handle, now);
         self.drain(handle);
         Ok(number)
     }
@@ -368,6 +379,9 @@ impl Endpoint {
             acked: now,
             elicited: 0,
             waits_since: None,
+            is_watched: false,
+            probes: false,
+            answer_by: None,
             one_way_since: None,
             full_acked: 0,
             narrow_since: None,
@@ -409,6 +423,7 @@ impl Endpoint {
     /// Does what is due.
     pub fn on_time(&mut self, now: Duration) {
         self.complete_paused(now);
+        self.probe_silent(now);
         self.end_unanswered(now);
         self.close_left(now);
         let at = self.instant(now);
@@ -433,7 +448,9 @@ impl Endpoint {
         let timer = timer.into_iter().chain(self.sending.deadline()).min();
         let timer = timer.map(|due| base + due.saturating_duration_since(epoch));
         let pauses = self.incomplete.values().map(|due| due.unwrap_or_default());
-        pauses.chain(timer).chain(self.unanswered_until()).min()
+        let watched = self.watched.first().map(|(due, _)| *due);
+        let others = watched.into_iter().chain(self.unanswered_until());
+        pauses.chain(timer).chain(others).min()
     }
 
     /// Whether a connection carries new flows: open, and not silent about what was

@@ -23,14 +23,17 @@ pub(crate) const SEND_WINDOW: u64 = 256 << 20;
 pub(crate) const MESSAGE_WINDOW: u64 = 1 << 20;
 /// Streams that may be open on a connection. A flow that finds none free takes a TCP hop.
 const STREAMS_MAX: u32 = 4096;
-/// How long a connection may be silent. RFC 9000 §10.1.2: a few keep-alives must fit in. What is lost is sent
-/// again after twice the time, so after an outage of 10 s the next packet may be 20 s and a round trip away.
-pub(crate) const IDLE_MAX: Duration = Duration::from_secs(22);
+/// How long a connection may be silent. RFC 9000 §10.1.2: a few keep-alives must fit in. After an outage of 10 s
+/// the next packet is [`PROBE_INTERVAL`] and a round trip away.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(13);
+/// How often the peer of a silent connection is probed. quinn-proto sends again after twice the time each time.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Round trips after which a packet is lost if a later one was acknowledged. With the 9/8 of RFC 9002 section
 /// 6.1.2, paths that let packets overtake others by more than an eighth show losses that are none.
 const LOSS_DELAY: f32 = 1.25;
-/// Interval of the keep-alives of a connection without flows.
-const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// When an end that has received nothing sends something: one that only receives learns by it that the path is
+/// silent, and shows the peer its new address behind a NAT.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// Packets that may arrive without an ACK, and for how long (draft-ietf-quic-ack-frequency). ACKs of every
 /// second packet, the default, cost both nodes CPU time.
 const UNACKED_PACKETS: VarInt = VarInt::from_u32(8);

@@ -102,12 +102,46 @@ fn trouble_comes_first() {
     assert_eq!(text.lines().count(), 3);
     let text = shown(&json!({"interfaces": []}));
     assert!(text.starts_with("TROUBLE: no interface"), "{text}");
-    let text = shown(&json!({"counters": {"tunnels_up": 0, "tunnels_lost": 2}}));
-    assert!(text.starts_with("TROUBLE: no tunnel to a peer"), "{text}");
-    let text = shown(&json!({"counters": {"tunnels_up": 1, "tunnels_lost": 2}}));
-    assert!(text.starts_with("posthaste 1.0 is ready"), "{text}");
+    let tunnels = |counters: &[(&str, u64)]| {
+        let counters: serde_json::Map<_, _> = counters
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), json!(count)))
+            .collect();
+        shown(&json!({ "counters": counters })).starts_with("TROUBLE: no tunnel to a peer")
+    };
+    assert!(tunnels(&[("tunnel_peers_down", 1), ("tunnels_lost", 2)]));
+    // Others were accepted, or are with another peer.
+    let others = [
+        ("tunnel_peers_down", 1),
+        ("tunnels_lost", 2),
+        ("tunnels_up", 3),
+    ];
+    assert!(!tunnels(&others), "no flow wants it");
+    assert!(tunnels(&[&others[..], &[("hops_quic_to_tcp", 1)]].concat()));
+    assert!(tunnels(
+        &[&others[..], &[("hops_quic_refused", 1)]].concat()
+    ));
+    assert!(
+        !tunnels(&[("tunnel_peers_down", 1)]),
+        "they are being dialed"
+    );
+    assert!(
+        !tunnels(&[("tunnels_lost", 2), ("hops_quic_to_tcp", 1)]),
+        "they are back"
+    );
     let text = shown(&json!({"interfaces": [], "transparent": false}));
     assert!(text.starts_with("posthaste 1.0 is ready"), "{text}");
+}
+
+/// Also after the tunnel is back.
+#[test]
+fn flows_without_their_tunnel_are_shown() {
+    let counters = json!({"counters": {
+        "relays_opened": 290, "hops_quic_to_tcp": 289, "hops_quic_refused": 1,
+    }});
+    let text = shown(&counters);
+    let sentence = "For want of a tunnel 289 took TCP without encryption and 1 were refused.";
+    assert!(text.contains(sentence), "{text}");
 }
 
 // promise: W8

@@ -85,7 +85,7 @@ impl Reader {
             transport,
             rate_limit: self.rate_limit(section, &socket),
             source_addresses: self.callers(section, address),
-            pool: self.pool(section),
+            pool: self.pool(section, transport),
             socket,
         };
         (peer, KeyFiles { own, other })
@@ -220,7 +220,9 @@ impl Reader {
                 "its transport is mptcp",
                 "the options of both have no room in a SYN",
             )),
-            (false, Transport::Tcp | Transport::Quic | Transport::Auto) => None,
+            (false, Transport::Tcp | Transport::Quic | Transport::QuicOnly | Transport::Auto) => {
+                None
+            }
         };
         if let Some((what, since)) = why {
             self.warnings.push(format!(
@@ -264,11 +266,15 @@ impl Reader {
         self.list(section, key, value::caller)
     }
 
-    fn pool(&mut self, section: &Section) -> PoolLimits {
+    /// Warm hops are connections of TCP.
+    fn pool(&mut self, section: &Section, transport: Transport) -> PoolLimits {
         let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
         let most: u32 = self.get(section, "pool_max");
         let number = |v: &Value| value::at_most(v, "pool_max", most);
         let least = self.optional(section, "pool_min", number);
+        if !transport.has_sockets() {
+            return PoolLimits { min: 0, max: 0 };
+        }
         PoolLimits {
             // The default must not exceed a maximum that the file sets.
             min: narrow(least.unwrap_or_else(|| most.min(2))),
@@ -285,6 +291,6 @@ fn defaults_of(transport: Transport) -> SideOptions {
             congestion: Some(MULTIPATH_CONGESTION.to_owned()),
             ..of_hops
         },
-        Transport::Tcp | Transport::Quic | Transport::Auto => of_hops,
+        Transport::Tcp | Transport::Quic | Transport::QuicOnly | Transport::Auto => of_hops,
     }
 }

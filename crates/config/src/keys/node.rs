@@ -251,7 +251,7 @@ pub(in super::super) static NODE: Table = &[
             "a file with that key"),
         key("other_key_id", Computed("none: required with another key"), Number(0, u32::MAX), "which of their keys that is"),
         key("header_in", Is("\"stream\""), Words(&["stream", "syn-option"]), "what carries chain headers over cold hops"),
-        key("transport", Is("\"tcp\""), Words(&["tcp", "mptcp", "quic", "auto"]), "what carries hops to it"),
+        key("transport", Is("\"tcp\""), Words(&["tcp", "mptcp", "quic", "quic-only", "auto"]), "what carries hops to it"),
         key("rate_limit", Computed("none"), Form("\"1Mbit/s\" to \"34Gbit/s\""), "what this node sends over hops to it at most"),
         key("source_addresses", Computed("the address in `address`"), Form("at most 4 addresses"),
             "addresses from which this node accepts the peer's options").list(),

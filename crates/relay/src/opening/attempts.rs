@@ -23,6 +23,8 @@ pub(super) struct Attempt {
     pub(super) sent: Sent,
     /// Whether the node rejected a SYN with an option before.
     without_syn_option: bool,
+    /// Whether a hop that was open was gone before.
+    is_retry: bool,
     /// Whether no byte of the flow must leave before its reply.
     pub(super) in_doubt: bool,
     /// Whether the node has accepted the connection.
@@ -99,6 +101,7 @@ impl Opening {
             via,
             sent,
             without_syn_option: order.without_syn_option,
+            is_retry: order.cold,
             in_doubt: order.in_doubt,
             is_connected: is_warm,
             accept_by,
@@ -174,7 +177,7 @@ impl Opening {
         let Some(attempt) = self.attempt.take().filter(|_| is_of_hop(reply)) else {
             return actions.and(self.on_reply_failed(reply));
         };
-        if is_lost && attempt.sent == Sent::Warm {
+        if is_lost && attempt.sent == Sent::Warm && !attempt.is_retry {
             // It may have been gone for long: that shows nothing about the node.
             self.hops.retry_cold(NextHop::Hop(attempt.via), false);
             return actions.push(Action::Try);

@@ -67,23 +67,12 @@ impl<I: Intercept> Worker<I> {
         let connect = connect_for(&flow, via.rest, &pending.opening).ok_or(None)?;
         let preface = entry.preface.as_deref();
         let uplinks_tried = preface.map_or(0, |preface| preface.uplinks_tried);
-        let warm = (!order.cold).then(|| {
-            let stream = self
-                .takes_stream(peer)
-                .then(|| self.open_stream(key, peer, &connect));
-            stream.flatten().or_else(|| self.open_warm(peer, &connect))
-        });
-        let opened = match warm.flatten() {
+        let stream = self
+            .takes_stream(peer, order)
+            .then(|| self.open_stream(key, peer, &connect));
+        let opened = match stream.flatten() {
             Some(opened) => opened,
-            None => self
-                .open_cold(
-                    peer,
-                    &connect,
-                    &flow,
-                    (!order.without_syn_option, hop_limit),
-                    uplinks_tried,
-                )
-                .map_err(|_| Some(Report::Unreached(via.peer)))?,
+            None => self.open_socket(peer, &connect, &flow, (order, hop_limit, uplinks_tried))?,
         };
         match &opened.end {
             Upstream::Socket(socket) => self.watch_upstream(key, socket).map_err(|_| None)?,
@@ -98,7 +87,7 @@ impl<I: Intercept> Worker<I> {
         preface.expecting = Some(opened.expecting);
         (preface.via, preface.source) = (Some(via), opened.source);
         preface.syn_options = opened.sent == Sent::SynOption;
-        preface.is_warm = opened.sent == Sent::Warm;
+        preface.is_warm = opened.sent == Sent::Warm && !order.cold;
         // Until the node's kernel accepts, the limit for that counts, not the one for a reply.
         (preface.waits_since, preface.alive) = (None, None);
         if let Some(pending) = entry.pending() {
@@ -108,9 +97,11 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Whether a tunnel should carry a flow to a peer.
-    fn takes_stream(&mut self, peer: usize) -> bool {
+    fn takes_stream(&mut self, peer: usize, order: Try) -> bool {
         match self.rules.chains().peers[peer].transport {
+            Transport::QuicOnly => true,
             Transport::Tcp | Transport::Mptcp => false,
+            Transport::Quic | Transport::Auto if order.cold => false,
             Transport::Quic => true,
             Transport::Auto => {
                 let warm = self.warm.as_mut();
@@ -138,6 +129,41 @@ impl<I: Intercept> Worker<I> {
             sent: Sent::Warm,
             source: None,
         })
+    }
+
+    /// Requests a flow over a connection of TCP, if the peer may have that.
+    fn open_socket(
+        &mut self,
+        peer: usize,
+        connect: &Connect,
+        flow: &Flow,
+        (order, hop_limit, uplinks_tried): (Try, Option<u8>, usize),
+    ) -> Result<Opened, Option<Report>> {
+        let (id, transport) = {
+            let peer = &self.rules.chains().peers[peer];
+            (peer.id, peer.transport)
+        };
+        if !transport.has_sockets() {
+            // Nothing against the peer: the next flow finds a tunnel as soon as one is up.
+            self.counters.hops_quic_refused.add(1);
+            return Err(None);
+        }
+        let warm = (!order.cold).then(|| self.open_warm(peer, connect));
+        let opened = match warm.flatten() {
+            Some(opened) => opened,
+            None => self
+                .open_cold(
+                    peer,
+                    connect,
+                    flow,
+                    (!order.without_syn_option, hop_limit),
+                    uplinks_tried,
+                )
+                .map_err(|_| Some(Report::Unreached(id)))?,
+        };
+        let is_instead = transport == Transport::Quic;
+        self.counters.hops_quic_to_tcp.add(is_instead.into());
+        Ok(opened)
     }
 
     /// Requests a flow over a hop that is open, if there is one.

@@ -195,6 +195,19 @@ impl PeerTunnels {
             .count()
     }
 
+    /// Peers to which no dialed tunnel is open.
+    fn peers_down(&self) -> u64 {
+        let is_open = |slot: &Slot| {
+            slot.connection
+                .is_some_and(|one| self.open.contains_key(&one))
+        };
+        let down = self
+            .dialed
+            .values()
+            .filter(|dialed| !dialed.slots.iter().any(is_open));
+        down.count() as u64
+    }
+
     /// Why a tunnel to a peer is not open.
     pub(super) fn failure(&self, peer: NodeId) -> Option<&'static str> {
         let slots = &self.dialed.get(&peer)?.slots;
@@ -229,7 +242,7 @@ impl PeerTunnels {
                 let mut tunnels = self.shared.tunnels.borrow_mut();
                 match tunnels.dial(dialed.peer.address, &credentials, now) {
                     Ok(connection) => slot.connection = Some(connection),
-                    Err(_) => slot.redial.on_lost(false, LostReason::Refused, now),
+                    Err(_) => slot.redial.on_lost(LostReason::Refused, now),
                 }
             }
         }
@@ -275,11 +288,11 @@ impl PeerTunnels {
         true
     }
 
-    fn on_lost(&mut self, connection: u64, was_up: bool, reason: LostReason, now: Duration) {
+    fn on_lost(&mut self, connection: u64, reason: LostReason, now: Duration) {
         self.open.remove(&connection);
         if let Some(slot) = self.slot(connection) {
             slot.connection = None;
-            slot.redial.on_lost(was_up, reason, now);
+            slot.redial.on_lost(reason, now);
         }
     }
 
@@ -288,7 +301,7 @@ impl PeerTunnels {
         self.leave(connection);
         if let Some(slot) = self.slot(connection) {
             slot.connection = None;
-            slot.redial.on_lost(true, LostReason::Closed, now);
+            slot.redial.on_lost(LostReason::Closed, now);
         }
     }
 
@@ -425,6 +438,7 @@ impl<I: Intercept> Worker<I> {
                 self.listeners.requested_at()
             };
             let _ = tunnels.shared.tunnels.borrow_mut().listen(&addresses);
+            self.counters.tunnel_peers_down.set(tunnels.peers_down());
         }
     }
 
@@ -470,6 +484,7 @@ impl<I: Intercept> Worker<I> {
                 if tunnels.on_up(connection, peer, key_id) {
                     self.counters.tunnels_up.add(1);
                 }
+                self.counters.tunnel_peers_down.set(tunnels.peers_down());
             }
             Event::Lost {
                 connection,
@@ -483,9 +498,13 @@ impl<I: Intercept> Worker<I> {
                 } else if !was_up && tunnels.slot(connection).is_some() {
                     self.counters.tunnels_failed.add(1);
                 }
-                tunnels.on_lost(connection, was_up, reason, self.now);
+                tunnels.on_lost(connection, reason, self.now);
+                self.counters.tunnel_peers_down.set(tunnels.peers_down());
             }
-            Event::GoingAway { connection } => tunnels.on_going_away(connection, self.now),
+            Event::GoingAway { connection } => {
+                tunnels.on_going_away(connection, self.now);
+                self.counters.tunnel_peers_down.set(tunnels.peers_down());
+            }
             Event::Opened { stream, .. } => {
                 if let Some(key) = tunnels.take(stream, self.now) {
                     self.on_stream_bytes(key);

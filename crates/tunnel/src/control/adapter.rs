@@ -101,6 +101,9 @@ impl Controller for Adapter {
         if self.load.is_held() {
             return 0;
         }
+        if self.load.is_probe() {
+            return u64::MAX;
+        }
         self.control.window()
     }
 

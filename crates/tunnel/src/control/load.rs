@@ -27,6 +27,8 @@ pub(crate) struct Load {
     is_limited: AtomicBool,
     /// Nothing but ACKs may leave now.
     is_held: AtomicBool,
+    /// A packet may leave that the window has no room for.
+    is_probe: AtomicBool,
     /// More wanted to.
     has_waited: AtomicBool,
 }
@@ -64,6 +66,16 @@ impl Load {
     pub(crate) fn hold(&self, is_held: bool) {
         self.is_held.store(is_held, Relaxed);
         self.has_waited.store(false, Relaxed);
+    }
+
+    /// Whether from now on packets leave that the window has no room for.
+    pub(crate) fn probe(&self, is_probe: bool) {
+        self.is_probe.store(is_probe, Relaxed);
+    }
+
+    /// Whether they do.
+    pub(super) fn is_probe(&self) -> bool {
+        self.is_probe.load(Relaxed)
     }
 
     /// Whether since that more than ACKs wanted to leave.

@@ -11,10 +11,9 @@ use crate::stream::discard;
 
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
-/// How long the peer may leave unacknowledged what is sent after it has sent something itself. What is lost is
-/// sent again at twice the interval each time, so outages of this direction of half as long end no
-/// connection.
-const ONE_WAY_MAX: Duration = Duration::from_secs(9);
+/// How long the peer may leave unacknowledged what is sent after it has sent something itself: an outage of this
+/// direction of 4 s, the time to the next probe and that of its answer.
+const ONE_WAY_MAX: Duration = Duration::from_secs(6);
 /// How long only packets may be acknowledged that are shorter than those that QUIC needs.
 const NARROW_MAX: Duration = Duration::from_secs(5);
 
@@ -90,13 +89,15 @@ impl Conn {
         self.is_lost || is_done && theirs.is_some_and(|id| discard(&mut self.inner, id))
     }
 
-    /// When it is lost, and why, unless its peer acknowledges something.
+    /// When it is lost, and why, unless its peer answers.
     fn lost_at(&self) -> Option<(Duration, LostReason)> {
         let refused = self.refused.map(|since| since + self.patience());
         let one_way = self.one_way_since.map(|since| since + ONE_WAY_MAX);
         let refused = refused.map(|at| (at, LostReason::Refused));
         let one_way = one_way.map(|at| (at, LostReason::TimedOut));
-        let first = refused.into_iter().chain(one_way).min_by_key(|(at, _)| *at);
+        let unanswered = self.answer_by.map(|at| (at, LostReason::TimedOut));
+        let all = refused.into_iter().chain(one_way).chain(unanswered);
+        let first = all.min_by_key(|(at, _)| *at);
         first.filter(|_| !self.is_lost)
     }
 }
@@ -179,6 +180,7 @@ impl Endpoint {
         let Some(conn) = self.connections.get_mut(&handle) else {
             return;
         };
+        conn.answer_by = None;
         conn.note_acks(now);
         if conn.one_way_since.is_some() {
             self.unanswered.insert(conn.number);

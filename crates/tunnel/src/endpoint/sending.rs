@@ -89,7 +89,7 @@ impl Conn {
     }
 
     /// Whether it has sent since the last call what the peer acknowledges.
-    fn has_elicited(&mut self) -> bool {
+    pub(super) fn has_elicited(&mut self) -> bool {
         let elicited = elicited(&self.inner.stats());
         std::mem::replace(&mut self.elicited, elicited) != elicited
     }
@@ -108,11 +108,7 @@ impl Endpoint {
             buffer.clear();
             match self.transmit(handle, most, buffer, at) {
                 Sent::Datagrams(socket, transmit) => {
-                    if let Some(conn) = self.connections.get_mut(&handle)
-                        && conn.has_elicited()
-                    {
-                        conn.waits_since.get_or_insert(now);
-                    }
+                    self.note_elicited(handle, now);
                     // In turn, so that no connection waits for the whole window of another.
                     self.sending.ready.rotate_left(1);
                     return Some((socket, transmit));
@@ -151,7 +147,14 @@ impl Endpoint {
         let room = slot.map(|slot| slot.bytes / u64::from(MTU_MAX));
         let room = room.and_then(|room| usize::try_from(room).ok());
         let most = room.map_or(most, |room| most.min(room.max(1)));
-        let transmit = conn.inner.poll_transmit(at, most, buffer);
+        let transmit = if std::mem::take(&mut conn.probes) {
+            conn.load.probe(true);
+            let transmit = conn.inner.poll_transmit(at, 1, buffer);
+            conn.load.probe(false);
+            transmit
+        } else {
+            conn.inner.poll_transmit(at, most, buffer)
+        };
         let sent = transmit.as_ref().map_or(0, |transmit| transmit.size as u64);
         if let (Some(slot), Some(limit)) = (slot, &conn.limit) {
             limit.settle(slot.bytes, sent);
