@@ -20,7 +20,7 @@ thread_local! {
 }
 
 fn endpoint() -> Endpoint {
-    let mut endpoint = Endpoint::new(NOW, &[7; 32], Arc::default(), NOW);
+    let mut endpoint = Endpoint::new(NOW, (&[7; 32], 0), Arc::default(), NOW);
     let peer = Credentials {
         peer: 1,
         addresses: vec![Ipv4Addr::new(192, 0, 2, 1).into()],

@@ -19,6 +19,8 @@ use crate::support::{
     until_ended,
 };
 
+mod rebinding;
+
 /// Drops what is not TCP.
 const NO_UDP: &[(&str, &str)] = &[
     ("input", "meta l4proto udp drop"),

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use quinn_proto::{
     ClientConfig, ConnectError, Connection, ConnectionError, ConnectionHandle, DatagramEvent,
-    EcnCodepoint, EndpointConfig, HashedConnectionIdGenerator, ServerConfig, StreamId, Transmit,
-    TransportConfig,
+    EcnCodepoint, EndpointConfig, ServerConfig, StreamId, Transmit, TransportConfig,
 };
 use rustls::pki_types::CertificateDer;
 
 use crate::control::{self, Clock, ControlFactory, Limit, Load, Paths, Slot};
 use crate::credentials::{self, Credentials};
+use crate::ids::Ids;
 use crate::stream::{Local, Ready, Stream};
 use crate::transport;
 
@@ -123,6 +123,7 @@ impl From<ConnectionError> for LostReason {
 /// The connections of one worker.
 pub struct Endpoint {
     inner: quinn_proto::Endpoint,
+    ids: Ids,
     clock: Clock,
     paths: Arc<Paths>,
     /// How connections are accepted, if any.
@@ -145,6 +146,8 @@ pub struct Endpoint {
     handshakes: usize,
     /// Connections of which nothing is left.
     removed: Vec<u64>,
+    /// Connections whose peer has another address.
+    moved: Vec<u64>,
     /// Streams whose last block waits for more bytes, and until when at most.
     incomplete: HashMap<Stream, Option<Duration>>,
     repairs: Repairs,
@@ -161,6 +164,8 @@ struct Conn {
     inner: Connection,
     /// By which of the caller's sockets.
     socket: u64,
+    /// The address of its peer.
+    remote: SocketAddr,
     streams: HashMap<StreamId, Local>,
     timer: Option<Instant>,
     /// It may have something to send.
@@ -212,13 +217,19 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// An endpoint that accepts nothing yet. One with the same `secret` resets the connections of
-    /// another that is gone (RFC 9000 §10.3).
+    /// another that is gone (RFC 9000 §10.3), and knows by its number, `index`, which connections another has.
     /// `clock` is the time of the host's clock. Endpoints with the same `paths` share what they know of them.
-    pub fn new(clock: Duration, secret: &[u8; 32], paths: Arc<Paths>, now: Duration) -> Self {
+    pub fn new(
+        clock: Duration,
+        (secret, index): (&[u8; 32], u16),
+        paths: Arc<Paths>,
+        now: Duration,
+    ) -> Self {
         let epoch = Instant::now();
-        let config = Arc::new(config_of(secret));
+        let config = Arc::new(config_of(secret, index));
         Self {
             inner: quinn_proto::Endpoint::new(config, None, true, None),
+            ids: ids_of(secret, index),
             clock: Clock {
                 epoch,
                 at_epoch: clock,
@@ -236,6 +247,7 @@ impl Endpoint {
             events: VecDeque::new(),
             handshakes: 0,
             removed: Vec::new(),
+            moved: Vec::new(),
             incomplete: HashMap::new(),
             repairs: Repairs::default(),
             unanswered: BTreeSet::new(),
@@ -258,9 +270,7 @@ impl Endpoint {
         self.addresses = addresses.copied().collect();
         self.accepted = keys.map_err(io::Error::other)?;
         let crypto = credentials::server(peers).map_err(io::Error::other)?;
-        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-        // Each connection has a socket that is connected to its peer's address.
-        config.migration(false);
+        let config = ServerConfig::with_crypto(Arc::new(crypto));
         self.server = (!peers.is_empty()).then_some(config);
         self.inner
             .set_server_config(self.server.clone().map(Arc::new));
@@ -358,6 +368,7 @@ impl Endpoint {
         let fec = Fec::new(Arc::clone(&load));
         let conn = Conn {
             number,
+            remote: inner.remote_address(),
             inner,
             socket,
             streams: HashMap::new(),
@@ -413,6 +424,17 @@ impl Endpoint {
     /// The connections of which nothing is left since the last call.
     pub(crate) fn take_removed(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.removed)
+    }
+
+    /// The connections whose peer has another address since the last call.
+    pub(crate) fn take_moved(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// The number of the other endpoint of this node that has the connection of a datagram.
+    pub(crate) fn other_owner(&self, datagram: &[u8]) -> Option<u16> {
+        let owner = self.ids.owner(datagram)?;
+        (owner != self.ids.index()).then_some(owner)
     }
 
     /// Whether an event waits.
@@ -504,7 +526,22 @@ impl Endpoint {
             }
             self.touch(handle);
         }
+        self.note_address(handle);
         self.set_timer(handle);
+    }
+
+    /// A NAT may have given the peer another address: quinn-proto follows, and returns if the peer does not show
+    /// that it receives there (RFC 9000 §9.3). The congestion control may be a new one.
+    fn note_address(&mut self, handle: ConnectionHandle) {
+        let Some(conn) = self.connections.get_mut(&handle) else {
+            return;
+        };
+        let remote = conn.inner.remote_address();
+        if std::mem::replace(&mut conn.remote, remote) != remote {
+            conn.load = control::load_of(conn.inner.congestion_state());
+            conn.fec.set_load(Arc::clone(&conn.load));
+            self.moved.push(conn.number);
+        }
     }
 
     fn set_timer(&mut self, handle: ConnectionHandle) {
@@ -622,12 +659,20 @@ fn public_key(connection: &Connection) -> Option<Vec<u8>> {
     Some(chain.first()?.as_ref().to_vec())
 }
 
-/// The settings of endpoints with this secret, which know each other's connection ids.
-fn config_of(secret: &[u8; 32]) -> EndpointConfig {
-    let (ids, resets) = secret.split_at(8);
-    let ids = ids.iter().fold(0, |ids, byte| ids << 8 | u64::from(*byte));
-    let resets = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, resets);
+/// Bytes of an endpoint's secret by which it recognises connection ids.
+const IDS_BYTES: usize = 8;
+
+/// The settings of the endpoint with this number of those with this secret, which know each other's connection ids.
+fn config_of(secret: &[u8; 32], index: u16) -> EndpointConfig {
+    let resets = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret[IDS_BYTES..]);
     let mut config = EndpointConfig::new(Arc::new(resets));
-    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    let secret = *secret;
+    config.cid_generator(move || Box::new(ids_of(&secret, index)));
     config
+}
+
+/// Its connection ids.
+fn ids_of(secret: &[u8; 32], index: u16) -> Ids {
+    let key = secret[..IDS_BYTES].iter();
+    Ids::new(key.fold(0, |key, byte| key << 8 | u64::from(*byte)), index)
 }

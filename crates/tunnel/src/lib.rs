@@ -15,6 +15,8 @@ mod control;
 mod credentials;
 mod endpoint;
 mod fec;
+mod ids;
+mod siblings;
 #[cfg(test)]
 mod simulation;
 mod socket;
@@ -27,6 +29,7 @@ pub use credentials::Credentials;
 pub use endpoint::{Endpoint, Event, LostReason, Repairs};
 #[cfg(feature = "invariants")]
 pub use fec::drive_assembly;
+pub use siblings::Siblings;
 pub use stream::{Ready, Stream};
 pub use transport::STREAM_WINDOW;
 pub use tunnels::Tunnels;

@@ -13,6 +13,7 @@ use super::*;
 
 mod flows;
 mod leaving;
+mod rebinding;
 mod repairs;
 
 const DIALER: u64 = 1;
@@ -49,6 +50,8 @@ struct Network {
     wire: Timeline<Duration, (usize, Vec<u8>)>,
     now: Duration,
     delay: Duration,
+    /// Where the dialer's datagrams come from.
+    dialer: SocketAddr,
     /// Whether a datagram to an end is lost, by its number.
     loses: Box<dyn FnMut(usize, u64) -> bool>,
     /// The longest datagram that passes.
@@ -73,7 +76,7 @@ impl Network {
         acceptor: &Credentials,
     ) -> Self {
         let now = ms(1000);
-        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), &[7; 32], Arc::default(), now));
+        let mut ends = [(); 2].map(|()| Endpoint::new(ms(0), (&[7; 32], 0), Arc::default(), now));
         ends[1].accept_from(std::slice::from_ref(acceptor)).unwrap();
         let dialed = ends[0].dial(address(1), dialer, 0, now).unwrap();
         Self {
@@ -81,6 +84,7 @@ impl Network {
             wire: Timeline::default(),
             now,
             delay: ms(10),
+            dialer: address(0),
             loses: Box::new(loses),
             width: usize::MAX,
             late: Box::new(|| Duration::ZERO),
@@ -107,7 +111,8 @@ impl Network {
         while self.wire.first().is_some_and(|at| at <= self.now) {
             let (_, (to, datagram)) = self.wire.pop().unwrap();
             let mut answer = Vec::new();
-            let path = (address(1 - to), None, 0);
+            let from = if to == 1 { self.dialer } else { address(1) };
+            let path = (from, None, 0);
             let (_, transmit) =
                 self.ends[to].on_datagram(path, None, &datagram, &mut answer, self.now);
             if let Some(transmit) = transmit {
@@ -120,6 +125,9 @@ impl Network {
             while let Some((_, transmit)) = self.ends[end].poll_transmit(10, &mut buffer, self.now)
             {
                 let bytes = &buffer[..transmit.size];
+                if end == 1 && transmit.destination != self.dialer {
+                    continue;
+                }
                 for datagram in bytes.chunks(transmit.segment_size.unwrap_or(bytes.len())) {
                     self.put(1 - end, datagram);
                 }
@@ -427,7 +435,7 @@ fn successor_resets_the_connections_of_a_dead_endpoint() {
     let mut network = Network::new(|_, _| false);
     network.run_until("up", Network::is_up);
     let start = network.now;
-    let mut successor = Endpoint::new(ms(0), &[7; 32], Arc::default(), network.now);
+    let mut successor = Endpoint::new(ms(0), (&[7; 32], 0), Arc::default(), network.now);
     let [_, acceptor] = credentials();
     successor.accept_from(&[acceptor]).unwrap();
     network.ends[1] = successor;

@@ -20,6 +20,7 @@ use quinn_udp::RecvMeta;
 use crate::control::Paths;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
+use crate::siblings::{Inbox, Siblings, Stray};
 use crate::socket::{READ_BYTES, READS, Socket};
 
 /// Sockets taken from one wait.
@@ -30,6 +31,9 @@ const READS_MAX: usize = 16;
 const SENDS_MAX: usize = 256;
 /// Datagrams of one transmission: what arrives at once should not fill a queue.
 const SEGMENTS_MAX: usize = 10;
+
+/// In the place of a socket's number, what other endpoints hand over.
+const INBOX: u64 = 0;
 
 /// The connections of one worker, with their sockets.
 pub struct Tunnels {
@@ -45,6 +49,9 @@ pub struct Tunnels {
     segments: usize,
     /// Sockets that the kernel has no room for.
     blocked: usize,
+    /// The other endpoints of the node, and what they have for this one.
+    siblings: Arc<Siblings>,
+    inbox: Arc<Inbox>,
     received: Box<[u8]>,
     sending: Vec<u8>,
 }
@@ -67,26 +74,31 @@ impl AsFd for Tunnels {
 
 impl Tunnels {
     /// Without connections. `clock` is the time of the host's clock, `now` that of the caller; for
-    /// `secret` and `paths` see [`Endpoint::new`]. All sockets have `mark`, which needs CAP_NET_ADMIN.
+    /// `secret`, `index` and `paths` see [`Endpoint::new`]. All sockets have `mark`, which needs CAP_NET_ADMIN.
     ///
     /// # Errors
     /// Out of descriptors or memory.
     pub fn new(
         clock: Duration,
-        secret: &[u8; 32],
-        paths: Arc<Paths>,
+        (secret, index): (&[u8; 32], u16),
+        (paths, siblings): (Arc<Paths>, Arc<Siblings>),
         mark: u32,
         now: Duration,
     ) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let inbox = siblings.join(index)?;
+        epoll.add(&inbox, EpollEvent::new(EpollFlags::EPOLLIN, INBOX))?;
         Ok(Self {
-            endpoint: Endpoint::new(clock, secret, paths, now),
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            endpoint: Endpoint::new(clock, (secret, index), paths, now),
+            epoll,
             mark,
             sockets: HashMap::new(),
-            last: 0,
+            last: INBOX,
             listeners: Vec::new(),
             segments: SEGMENTS_MAX,
             blocked: 0,
+            siblings,
+            inbox,
             received: vec![0; READS * READ_BYTES].into_boxed_slice(),
             sending: Vec::new(),
         })
@@ -161,6 +173,10 @@ impl Tunnels {
         };
         for event in &events[..count] {
             let number = event.data();
+            if number == INBOX {
+                self.take_strays(now);
+                continue;
+            }
             if event.events().contains(EpollFlags::EPOLLOUT) {
                 self.unblock(number);
             }
@@ -198,6 +214,18 @@ impl Tunnels {
         while at < meta.len {
             let end = (at + meta.stride.max(1)).min(meta.len);
             let datagram = &self.received[start + at..start + end];
+            at = end;
+            if let Some(owner) = self.endpoint.other_owner(datagram) {
+                let stray = Stray {
+                    from: meta.addr,
+                    to: meta.dst_ip,
+                    ecn,
+                    datagram: datagram.into(),
+                };
+                if self.siblings.hand_over(owner, stray) {
+                    continue;
+                }
+            }
             let path = (meta.addr, meta.dst_ip, number);
             let (accepted, answer) =
                 self.endpoint
@@ -209,7 +237,27 @@ impl Tunnels {
             if let Some(connection) = accepted {
                 self.connect(connection, number, meta);
             }
-            at = end;
+        }
+    }
+
+    /// Takes the datagrams of connections of this endpoint that came by sockets of others.
+    fn take_strays(&mut self, now: Duration) {
+        for stray in self.inbox.take() {
+            let path = (stray.from, stray.to, INBOX);
+            let datagram = &stray.datagram;
+            let (_, answer) =
+                self.endpoint
+                    .on_datagram(path, stray.ecn, datagram, &mut self.sending, now);
+            // Of no connection any more: a listener has the port that it was sent to.
+            let mut listeners = self.listeners.iter();
+            let listener = listeners.find_map(|number| {
+                let socket = self.sockets.get(number)?;
+                let is_of_family = socket.local()?.is_ipv4() == stray.from.is_ipv4();
+                is_of_family.then_some(socket)
+            });
+            if let (Some(answer), Some(socket)) = (answer, listener) {
+                let _ = socket.send(&answer, &self.sending[..answer.size]);
+            }
         }
     }
 
@@ -222,12 +270,37 @@ impl Tunnels {
             }
             local
         });
+        self.attach(connection, local, meta.addr);
+    }
+
+    /// A connection has a socket of its own from now on. Returns whether there is one.
+    fn attach(&mut self, connection: u64, local: Option<SocketAddr>, remote: SocketAddr) -> bool {
         let socket =
-            Socket::connected(local, meta.addr, self.mark).and_then(|socket| self.add(socket));
-        if let Ok(number) = socket {
-            self.endpoint.set_socket(connection, number);
-            if let Some(socket) = self.sockets.get_mut(&number) {
-                socket.connection = Some(connection);
+            Socket::connected(local, remote, self.mark).and_then(|socket| self.add(socket));
+        let Ok(number) = socket else {
+            return false;
+        };
+        self.endpoint.set_socket(connection, number);
+        if let Some(socket) = self.sockets.get_mut(&number) {
+            socket.connection = Some(connection);
+        }
+        true
+    }
+
+    /// Connects the sockets of connections to the addresses that their peers have now.
+    fn follow_peers(&mut self) {
+        for connection in self.endpoint.take_moved() {
+            let mut sockets = self.sockets.iter();
+            let former = sockets.find(|(_, socket)| socket.connection == Some(connection));
+            let former = former.map(|(number, socket)| (*number, socket.local()));
+            let remote = self.endpoint.remote(connection);
+            let (Some((former, local)), Some(remote)) = (former, remote) else {
+                continue;
+            };
+            // Without another one, the former sends there too, and a listener receives.
+            if self.attach(connection, local, remote) {
+                self.sockets.remove(&former);
+                self.count_blocked();
             }
         }
     }
@@ -247,6 +320,7 @@ impl Tunnels {
     /// Does what is due, and sends what may be sent. Call it at the end of each turn.
     pub fn on_time(&mut self, now: Duration) {
         self.endpoint.on_time(now);
+        self.follow_peers();
         for _ in 0..SENDS_MAX {
             if self.blocked > 0 {
                 break;
@@ -309,9 +383,13 @@ impl Tunnels {
         for connection in self.endpoint.take_removed() {
             self.sockets
                 .retain(|_, socket| socket.connection != Some(connection));
-            let sockets = self.sockets.values();
-            self.blocked = sockets.filter(|socket| socket.blocked.is_some()).count();
+            self.count_blocked();
         }
+    }
+
+    fn count_blocked(&mut self) {
+        let sockets = self.sockets.values();
+        self.blocked = sockets.filter(|socket| socket.blocked.is_some()).count();
     }
 
     /// When to call [`Self::on_time`] at the latest.

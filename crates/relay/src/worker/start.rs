@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use posthaste_tunnel::Paths;
+use posthaste_tunnel::{Paths, Siblings};
 use socket2::Socket;
 
 use crate::black_holes::BlackHoles;
@@ -48,6 +48,8 @@ pub struct Common {
     pub paths: Arc<Paths>,
     /// What has failed recently.
     pub health: Arc<SharedHealth>,
+    /// Where their tunnels hand each other datagrams.
+    pub siblings: Arc<Siblings>,
 }
 
 /// The settings of a worker.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use posthaste_tunnel::{Credentials, Event, LostReason, Paths, Stream, Tunnels};
+use posthaste_tunnel::{Credentials, Event, LostReason, Stream, Tunnels};
 use posthaste_wire::auth::Key;
 use posthaste_wire::header::NodeId;
 use posthaste_wire::hop::{Acceptor, FromDialer, Session};
@@ -29,6 +29,7 @@ use super::end::{End, Shared, StreamEnd};
 use super::pending_request::REQUEST_WITHIN;
 use super::preface::{ReadError, read_message};
 use super::requesters::TOKEN_PENDING_REQUEST;
+use super::start::Common;
 use super::{TOKEN_TUNNELS, Worker};
 
 mod redial;
@@ -93,13 +94,15 @@ impl PeerTunnels {
     fn new(
         me: NodeId,
         peers: &[&Peer],
-        (paths, mark): (Arc<Paths>, u32),
+        (index, mark): (u16, u32),
+        common: &Common,
         clock: Duration,
         now: Duration,
     ) -> io::Result<Self> {
         let secret = own_secret(me, peers);
+        let common = (Arc::clone(&common.paths), Arc::clone(&common.siblings));
         let shared = Shared {
-            tunnels: RefCell::new(Tunnels::new(clock, &secret, paths, mark, now)?),
+            tunnels: RefCell::new(Tunnels::new(clock, (&secret, index), common, mark, now)?),
             now: Cell::new(now),
         };
         Ok(Self {
@@ -421,8 +424,8 @@ impl<I: Intercept> Worker<I> {
         }
         if self.tunnels.is_none() {
             let clock = Duration::from_millis(self.common.replay_guard.clock.now_ms());
-            let shared = (Arc::clone(&self.common.paths), self.socket_mark);
-            let made = PeerTunnels::new(me, &peers, shared, clock, self.now);
+            let own = (self.index, self.socket_mark);
+            let made = PeerTunnels::new(me, &peers, own, &self.common, clock, self.now);
             self.tunnels = made.ok().filter(|made| {
                 let tunnels = made.shared.tunnels.borrow();
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, TOKEN_TUNNELS);

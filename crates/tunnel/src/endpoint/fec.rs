@@ -294,6 +294,11 @@ impl Conn {
 }
 
 impl Fec {
+    /// The path has changed, and with it the load.
+    pub(super) fn set_load(&mut self, load: Arc<Load>) {
+        self.load = load;
+    }
+
     /// Of a connection with this load.
     pub(super) fn new(load: Arc<Load>) -> Self {
         Self {

@@ -93,7 +93,12 @@ mod tests {
     #[test]
     fn addresses_of_peers_have_places_of_their_own() {
         let [peer, other] = ["192.0.2.1", "192.0.2.9"].map(|text| text.parse().unwrap());
-        let mut endpoint = Endpoint::new(Duration::ZERO, &[7; 32], Arc::default(), Duration::ZERO);
+        let mut endpoint = Endpoint::new(
+            Duration::ZERO,
+            (&[7; 32], 0),
+            Arc::default(),
+            Duration::ZERO,
+        );
         endpoint.addresses.insert(peer);
         for (handshakes, places) in [
             (HANDSHAKES_MAX - HANDSHAKES_OF_PEERS - 1, [true, true]),

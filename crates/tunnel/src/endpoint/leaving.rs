@@ -9,6 +9,8 @@ use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 
 use crate::stream::discard;
 
+use crate::transport::KEEP_ALIVE;
+
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
 /// How long the peer may leave unacknowledged what is sent after it has sent something itself: an outage of this
@@ -91,7 +93,14 @@ impl Conn {
 
     /// When it is lost, and why, unless its peer answers.
     fn lost_at(&self) -> Option<(Duration, LostReason)> {
-        let refused = self.refused.map(|since| since + self.patience());
+        // A NAT that has forgotten a peer which dialed reports this too. Its next packet shows the new address.
+        let patience = self.patience()
+            + if self.is_dialed {
+                Duration::ZERO
+            } else {
+                KEEP_ALIVE
+            };
+        let refused = self.refused.map(|since| since + patience);
         let one_way = self.one_way_since.map(|since| since + ONE_WAY_MAX);
         let refused = refused.map(|at| (at, LostReason::Refused));
         let one_way = one_way.map(|at| (at, LostReason::TimedOut));

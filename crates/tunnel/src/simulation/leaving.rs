@@ -95,7 +95,7 @@ fn unknown_packets_from_elsewhere_are_not_answered() {
     let _ = network.ends[0].poll_transmit(1, &mut packet, now).unwrap();
     // Of another worker, or another process.
     let [_, acceptor] = credentials();
-    let mut other = Endpoint::new(ms(0), &[7; 32], Arc::default(), now);
+    let mut other = Endpoint::new(ms(0), (&[7; 32], 0), Arc::default(), now);
     other.accept_from(&[acceptor]).unwrap();
     let mut is_answered = |from: SocketAddr, now| {
         let mut answer = Vec::new();
