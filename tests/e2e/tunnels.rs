@@ -19,6 +19,7 @@ use crate::support::{
     until_ended,
 };
 
+mod floods;
 mod rebinding;
 
 /// Drops what is not TCP.

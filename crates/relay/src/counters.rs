@@ -139,6 +139,8 @@ counters! {
     tunnel_repairs_sent: total,
     #[doc = "Bytes of streams that followed from repair symbols, a round trip before they were sent again."]
     tunnel_bytes_repaired: total,
+    #[doc = "Datagrams that may have begun a tunnel, dropped since too many came."]
+    tunnel_initials_dropped: total,
     #[doc = "Flows that another node did not carry on."]
     hops_failed: total,
     #[doc = "Begun flows that went another way, since no byte of them had left or none was delivered."]

@@ -16,6 +16,7 @@ use quinn_proto::{
 };
 use rustls::pki_types::CertificateDer;
 
+use crate::admission::{Admission, Bucket};
 use crate::control::{self, Clock, ControlFactory, Limit, Load, Paths, Slot};
 use crate::credentials::{self, Credentials};
 use crate::ids::Ids;
@@ -144,6 +145,9 @@ pub struct Endpoint {
     sending: Sending,
     events: VecDeque<Event>,
     handshakes: usize,
+    admission: Admission,
+    /// For handshakes without a proof that their sender receives at its address.
+    unvalidated: Bucket,
     /// Connections of which nothing is left.
     removed: Vec<u64>,
     /// Connections whose peer has another address.
@@ -246,6 +250,8 @@ impl Endpoint {
             sending: Sending::default(),
             events: VecDeque::new(),
             handshakes: 0,
+            admission: Admission::default(),
+            unvalidated: Bucket::default(),
             removed: Vec::new(),
             moved: Vec::new(),
             incomplete: HashMap::new(),

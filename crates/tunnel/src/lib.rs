@@ -11,6 +11,7 @@
 //!
 //! Times are durations from an origin of the caller's, the same for all calls.
 
+mod admission;
 mod control;
 mod credentials;
 mod endpoint;

@@ -11,6 +11,7 @@ use posthaste_testkit::{Rng, Timeline, simulate};
 
 use super::*;
 
+mod floods;
 mod flows;
 mod leaving;
 mod rebinding;

@@ -29,6 +29,9 @@ const EVENTS_MAX: usize = 64;
 const READS_MAX: usize = 16;
 /// Transmissions of one turn of the event loop, each of several datagrams.
 const SENDS_MAX: usize = 256;
+/// How long nothing is read from a listener of whose datagrams some were too many: one wake-up takes all that have
+/// come meanwhile, and beyond what its buffer holds the kernel drops them.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Datagrams of one transmission: what arrives at once should not fill a queue.
 const SEGMENTS_MAX: usize = 10;
 
@@ -45,6 +48,10 @@ pub struct Tunnels {
     /// The number of the last socket.
     last: u64,
     listeners: Vec<u64>,
+    /// The last read had datagrams that were too many.
+    is_flooded: bool,
+    /// Until when nothing is read from some of them.
+    paused_until: Option<Duration>,
     /// Datagrams that every socket sends in one call.
     segments: usize,
     /// Sockets that the kernel has no room for.
@@ -95,6 +102,8 @@ impl Tunnels {
             sockets: HashMap::new(),
             last: INBOX,
             listeners: Vec::new(),
+            is_flooded: false,
+            paused_until: None,
             segments: SEGMENTS_MAX,
             blocked: 0,
             siblings,
@@ -198,11 +207,26 @@ impl Tunnels {
                     }
                     // Fewer than there is room for: nothing is left.
                     if count < READS {
-                        return;
+                        break;
                     }
                 }
-                Err(error) => return self.on_error(number, &error, now),
+                Err(error) => {
+                    self.on_error(number, &error, now);
+                    break;
+                }
             }
+        }
+        if std::mem::take(&mut self.is_flooded) {
+            self.watch(number, EpollFlags::empty());
+            self.paused_until.get_or_insert(now + PAUSE);
+        }
+    }
+
+    /// Reads from all listeners again.
+    fn resume_listeners(&mut self) {
+        self.paused_until = None;
+        for number in &self.listeners {
+            self.watch(*number, EpollFlags::EPOLLIN);
         }
     }
 
@@ -210,6 +234,8 @@ impl Tunnels {
     fn take(&mut self, number: u64, part: usize, meta: &RecvMeta, now: Duration) {
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
         let start = part * READ_BYTES;
+        let socket = self.sockets.get(&number);
+        let is_listener = socket.is_some_and(|socket| socket.connection.is_none());
         let mut at = 0;
         while at < meta.len {
             let end = (at + meta.stride.max(1)).min(meta.len);
@@ -225,6 +251,10 @@ impl Tunnels {
                 if self.siblings.hand_over(owner, stray) {
                     continue;
                 }
+            }
+            if is_listener && !self.endpoint.admits(meta.addr.ip(), datagram, now) {
+                self.is_flooded = true;
+                continue;
             }
             let path = (meta.addr, meta.dst_ip, number);
             let (accepted, answer) =
@@ -321,6 +351,9 @@ impl Tunnels {
     pub fn on_time(&mut self, now: Duration) {
         self.endpoint.on_time(now);
         self.follow_peers();
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.resume_listeners();
+        }
         for _ in 0..SENDS_MAX {
             if self.blocked > 0 {
                 break;
@@ -345,7 +378,7 @@ impl Tunnels {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 socket.blocked = Some((contents.to_vec(), transmit));
                 self.blocked += 1;
-                self.watch(number, EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT);
+                self.watch(number, EpollFlags::EPOLLIN);
             }
             Err(error) => {
                 // A device without the offload: from now on each datagram is sent alone.
@@ -370,8 +403,9 @@ impl Tunnels {
         self.watch(number, EpollFlags::EPOLLIN);
     }
 
-    fn watch(&self, number: u64, interest: EpollFlags) {
+    fn watch(&self, number: u64, mut interest: EpollFlags) {
         if let Some(socket) = self.sockets.get(&number) {
+            interest.set(EpollFlags::EPOLLOUT, socket.blocked.is_some());
             let _ = self
                 .epoll
                 .modify(socket, &mut EpollEvent::new(interest, number));
@@ -397,6 +431,7 @@ impl Tunnels {
         if self.endpoint.has_transmits() && self.blocked == 0 || self.endpoint.has_events() {
             return Some(now);
         }
-        self.endpoint.deadline()
+        let due = self.endpoint.deadline();
+        due.into_iter().chain(self.paused_until).min()
     }
 }

@@ -553,6 +553,8 @@ impl<I: Intercept> Worker<I> {
         tunnels.sweep(self.now);
         let mut tunnels = tunnels.shared.tunnels.borrow_mut();
         tunnels.on_time(self.now);
+        let dropped = tunnels.endpoint.take_dropped();
+        self.counters.tunnel_initials_dropped.add(dropped);
         let repairs = tunnels.endpoint.take_repairs();
         self.counters
             .tunnel_repairs_sent

@@ -7,17 +7,35 @@ use std::time::Duration;
 
 use quinn_proto::{Incoming, Transmit};
 
-use super::Endpoint;
+use super::{Endpoint, has_long_header};
+use crate::admission::Rate;
 
-/// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them a
-/// sender has to show first that it receives at its address (RFC 9000 §8.1.2).
+/// Connections that may be accepted and are not authenticated yet. Beyond a quarter of them, and beyond
+/// [`UNVALIDATED`], a sender has to show first that it receives at its address (RFC 9000 §8.1.2).
 const HANDSHAKES_MAX: usize = 256;
+/// Handshakes that begin without that, also those that fail at once: each costs up to a millisecond.
+const UNVALIDATED: Rate = Rate {
+    burst: 64,
+    interval: Duration::from_millis(100),
+};
 /// Of these, the places that only the addresses of peers have.
 const HANDSHAKES_OF_PEERS: usize = 64;
 /// The same of one address that has shown it, or of one IPv6 /64.
 const HANDSHAKES_OF_ONE: usize = 32;
 
 impl Endpoint {
+    /// Whether to look at a datagram that came by a socket of no connection. One with a long header costs
+    /// much, and anyone can send it.
+    pub(crate) fn admits(&mut self, from: IpAddr, datagram: &[u8], now: Duration) -> bool {
+        let is_of_peer = self.addresses.contains(&from);
+        !has_long_header(datagram) || self.admission.admits(from, is_of_peer, now)
+    }
+
+    /// Datagrams that were not looked at since the last call.
+    pub fn take_dropped(&mut self) -> u64 {
+        self.admission.take_dropped()
+    }
+
     pub(super) fn on_incoming(
         &mut self,
         incoming: Incoming,
@@ -27,7 +45,8 @@ impl Endpoint {
     ) -> (Option<u64>, Option<Transmit>) {
         answer.clear();
         let is_validated = incoming.remote_address_validated();
-        if self.handshakes >= HANDSHAKES_MAX / 4 && !is_validated {
+        let is_loaded = self.handshakes >= HANDSHAKES_MAX / 4;
+        if !is_validated && (is_loaded || !self.unvalidated.take(UNVALIDATED, now)) {
             let retried = self.inner.retry(incoming, answer);
             return (None, retried.ok());
         }
