@@ -3,11 +3,9 @@
 
 use std::os::fd::OwnedFd;
 
+use crate::relay::SPLICE_BYTES;
 use crate::sys;
 
-/// Requested capacity of each pipe. Bytes moved per call decide the cost of bulk transfer: a 1 MiB
-/// pipe takes about a quarter of the CPU of the default (64 KiB).
-pub(crate) const PIPE_BYTES: usize = 1 << 20;
 /// Bound on open pipes; relays beyond it copy.
 const PIPES_MAX: usize = 64;
 /// Empty pipes kept open.
@@ -40,7 +38,7 @@ impl Pipes {
         let pipe = match self.spare.pop() {
             Some(pipe) => pipe,
             None => {
-                let (read, write) = sys::pipe(PIPE_BYTES).ok()?;
+                let (read, write) = sys::pipe(SPLICE_BYTES).ok()?;
                 Pipe { read, write }
             }
         };

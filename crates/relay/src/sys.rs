@@ -28,8 +28,8 @@ pub use info::TcpInfo;
 pub(crate) use info::pacing;
 pub(crate) use info::{
     Segments, Sending, cookie, is_gone, is_handshaking, is_unacknowledged, leg, local_address,
-    min_rtt, peer_options, round_and_window, segment_bytes, segments, sending, sent_in_vain,
-    syn_unsent, tcp_info, unacked_bytes,
+    min_rtt, peer_options, receive_round, round_and_window, segment_bytes, segments, sending,
+    sent_in_vain, syn_unsent, tcp_info, unacked_bytes,
 };
 pub use multipath::{MultipathInfo, PathInfo, is_multipath, supports_multipath};
 pub(crate) use multipath::{
@@ -38,8 +38,8 @@ pub(crate) use multipath::{
 pub use options::set_own_congestion;
 pub(crate) use options::{
     apply, apply_at_birth, apply_when_full, apply_when_old, bind_to_interface, bound_interface,
-    hop_limit_of_client, set_hop_limit, set_impatient, set_pacing, set_quick_ack,
-    set_reset_on_close, set_user_timeout,
+    bound_receive_buffer, hop_limit_of_client, set_hop_limit, set_impatient, set_pacing,
+    set_quick_ack, set_reset_on_close, set_user_timeout,
 };
 pub use sockets::{
     SocketSettings, addressed_multipath_listener, explicit_listener, fixed_listener,

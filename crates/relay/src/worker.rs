@@ -42,6 +42,7 @@ mod tally;
 mod time_wait;
 mod trial;
 mod tunnels;
+mod unread;
 mod upstream;
 mod user_timeout;
 
@@ -87,6 +88,7 @@ use rules::Rules;
 use socket_io::Buffers;
 pub use start::{Common, Settings, Starting, spawn};
 use tunnels::PeerTunnels;
+use unread::Unread;
 
 /// Events taken from one `epoll_wait`. With few of these and of [`ACCEPTS_MAX`], answers of servers do not
 /// wait behind many new clients, so their segments stay large (`docs/design/0017-cost.md`).
@@ -167,6 +169,7 @@ pub(crate) struct Worker<I> {
     lingering: Lingering,
     /// Relays that leave their flows.
     leaving: Leaving,
+    unread: Unread,
     ended: Vec<Ended>,
     /// Sockets of relays that ended in this turn and that the kernel may keep in TIME_WAIT.
     closed: Vec<Closed>,

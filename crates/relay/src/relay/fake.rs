@@ -473,7 +473,7 @@ impl Io for Kernel {
         self.leased -= 1;
     }
 
-    fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
+    fn fill(&mut self, side: Side, pipe: &mut Pipe, most: usize) -> io::Result<usize> {
         assert!(pipe.content.is_empty(), "the pipe is in use");
         let stream = &mut self.streams[side];
         if stream.urgent == Some(stream.read) {
@@ -484,7 +484,7 @@ impl Io for Kernel {
                 Err(ErrorKind::WouldBlock.into())
             };
         }
-        let bytes = self.take(side, self.pipe_bytes)?;
+        let bytes = self.take(side, self.pipe_bytes.min(most))?;
         if bytes.is_empty() {
             // Only a read reports the end of the stream reliably.
             self.streams[side].eof = false;

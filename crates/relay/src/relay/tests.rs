@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 
 use super::fake::{PIPE_BYTES, SCRATCH_BYTES};
-use super::{Progress, Ready, TURN_BYTES};
+use super::{Held, Io, Progress, Ready, TURN_BYTES};
 use crate::outcome::Outcome;
 use crate::side::Side::{self, Downstream, Upstream};
 
@@ -46,6 +46,26 @@ fn splices_after_large_load() {
         assert_eq!(pair.kernel.spliced, LARGE - 1, "the rest is copied");
         assert_eq!(pair.relay.moved_from(side), 4 * LARGE as u64 - 3);
         assert_eq!(pair.kernel.leased, 0, "no pipe without bytes in it");
+    }
+}
+
+/// The other side takes part of a load: the next ones are smaller, and larger again once it keeps up.
+#[test]
+fn spliced_loads_shrink_for_a_slow_side() {
+    let mut pair = Pair::splicing(PIPE_BYTES);
+    let halved = |pair: &Pair| pair.relay.directions[Downstream].halved;
+    assert_eq!(halved(&pair), 0);
+    pair.relay.directions[Downstream].held = Some(Box::new(Held::Spliced {
+        pipe: pair.kernel.lease().expect("one is free"),
+        bytes: 1000,
+    }));
+    for expected in [1, 2, 3, 4, 4] {
+        pair.relay.adapt_loads(Downstream, 999);
+        assert_eq!(halved(&pair), expected);
+    }
+    for expected in [3, 2, 1, 0, 0] {
+        pair.relay.adapt_loads(Downstream, 1000);
+        assert_eq!(halved(&pair), expected);
     }
 }
 

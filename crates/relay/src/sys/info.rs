@@ -318,6 +318,12 @@ pub(super) fn raw_tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 
+/// The round-trip time of what a peer sends, in which a queue on its way has a part.
+pub(crate) fn receive_round(socket: &impl AsFd) -> Duration {
+    let round = raw_tcp_info(socket).map(|info| info.tcpi_rtt.max(info.tcpi_rcv_rtt));
+    Duration::from_micros(round.unwrap_or(0).into())
+}
+
 /// Segments that arrived out of order, and the receive window in bytes; 0 before Linux 6.2.
 pub(super) fn out_of_order_and_window(socket: &impl AsFd) -> io::Result<(u32, u32)> {
     let words: [u32; WORDS] = get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;

@@ -9,10 +9,15 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+use super::bypass::set_window_clamp;
+use super::info::{memory_info, out_of_order_and_window};
+use super::multipath::is_multipath;
 use crate::policy::{OWN_CONGESTION, SideOptions};
 
 /// Initial size of a send buffer, in bytes; the kernel doubles it.
 const SEND_BUFFER_BYTES: u32 = 512 << 10;
+/// The largest receive buffer where the kernel's own is not to be read: its default before Linux 6.16.
+const RECEIVE_BUFFER_BYTES_MAX: u64 = 6 << 20;
 /// Used where the kernel does not take [`OWN_CONGESTION`].
 const INSTEAD_OF_OWN: &str = "bbr";
 /// Before the second retransmission of a SYN. It must not be shorter: the kernel fires the timer of
@@ -22,6 +27,8 @@ const IMPATIENT: Duration = Duration::from_millis(1900);
 static OWN_CONGESTION_NAME: OnceLock<String> = OnceLock::new();
 /// From asm-generic/socket.h (Linux 5.14); not in the libc crate.
 pub(super) const SO_BUF_LOCK: i32 = 72;
+/// From include/net/sock.h: the size of the receive buffer was set.
+const SOCK_RCVBUF_LOCK: i32 = 2;
 
 /// Applies a rule's settings to one side of a relay, or to the listener from which such sides
 /// inherit them.
@@ -115,7 +122,9 @@ pub(crate) fn set_user_timeout(fd: &impl AsFd, most: Option<Duration>) -> io::Re
 /// A socket of Multipath TCP keeps its size: the kernel refuses to tune one again whose size was
 /// set (EOPNOTSUPP). A fixed one lets the slow path queue what the fast path would send sooner.
 fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
-    if set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0).is_err() {
+    let locks: i32 = get_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
+    let kept = locks & SOCK_RCVBUF_LOCK;
+    if set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, kept).is_err() {
         return Ok(());
     }
     // It may have grown beyond on its own.
@@ -130,7 +139,44 @@ fn widen_send_buffer(socket: &impl AsFd) -> io::Result<()> {
         SEND_BUFFER_BYTES.cast_signed(),
     )?;
     // SO_SNDBUFFORCE has locked the size; unlock it so that autotuning continues.
-    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
+    set_option(socket, libc::SOL_SOCKET, SO_BUF_LOCK, kept)
+}
+
+/// Bounds a receive buffer, which the kernel then tunes no longer, to this many bytes and to what it would tune it
+/// to. What the socket holds and what it has promised the sender stays, since segments that find no room are lost.
+pub(crate) fn bound_receive_buffer(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
+    if is_multipath(socket) {
+        return Ok(());
+    }
+    let (_, window) = out_of_order_and_window(socket)?;
+    let [held, ..] = memory_info(socket)?;
+    let former = SockRef::from(socket).recv_buffer_size()? as u64;
+    // Packets take up to twice their bytes.
+    let promised = u64::from(held) + 2 * u64::from(window);
+    let bytes = if bytes < former {
+        bytes.max(promised).min(former)
+    } else {
+        bytes.min(receive_buffer_max()).max(former)
+    };
+    // Not SO_RCVBUF, which `net.core.rmem_max` bounds. The kernel doubles it.
+    let half = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, half)?;
+    if bytes > former {
+        // Tuning would raise it with the buffer.
+        set_window_clamp(socket, None)?;
+    }
+    Ok(())
+}
+
+/// The most that the kernel tunes a receive buffer to, in bytes (tcp(7), `tcp_rmem`).
+fn receive_buffer_max() -> u64 {
+    static MOST: OnceLock<u64> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
+        let most = text.split_ascii_whitespace().nth(2);
+        most.and_then(|most| most.parse().ok())
+            .unwrap_or(RECEIVE_BUFFER_BYTES_MAX)
+    })
 }
 
 /// With `quick` false, delays the ACK that completes a handshake until the first bytes, which most

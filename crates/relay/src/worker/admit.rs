@@ -443,7 +443,7 @@ impl<I: Intercept> Worker<I> {
         hop_limit: Option<u8>,
     ) -> u64 {
         let deferred = if rule.inherited && inherits {
-            DeferredOptions::default()
+            DeferredOptions::INHERITED
         } else {
             // Best effort: the connection works without these settings.
             let _ = sys::apply_at_birth(&socket, &rule.rule.downstream);

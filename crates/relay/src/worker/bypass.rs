@@ -93,6 +93,12 @@ impl Leaving {
         }
     }
 
+    /// Whether a relay is about to leave, with windows of its own.
+    pub(super) fn has_begun(&self, key: u64) -> bool {
+        let stage = self.relays.get(&key);
+        stage.is_some_and(|stage| !matches!(stage, Stage::Stayed { .. }))
+    }
+
     fn take(&mut self, now: Duration) -> Option<u64> {
         self.deadline().filter(|due| *due <= now)?;
         self.due.pop().map(|Reverse((_, key))| key)

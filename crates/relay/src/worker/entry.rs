@@ -48,12 +48,22 @@ impl DeferredOptions {
     const WHEN_FULL: u8 = 1;
     /// The settings of [`sys::apply_when_old`].
     const WHEN_OLD: u8 = 2;
+    /// The bound of its receive buffer.
+    const WHEN_LARGE: u8 = 4;
+    /// Those of a socket that has the others from its listener, whose buffer must not be bounded: the
+    /// shift of its window would follow.
+    pub(super) const INHERITED: Self = Self(Self::WHEN_LARGE);
     /// All settings that a socket does not get before it connects.
-    pub(super) const ALL: Self = Self(Self::WHEN_FULL | Self::WHEN_OLD);
+    pub(super) const ALL: Self = Self(Self::WHEN_FULL | Self::WHEN_OLD | Self::WHEN_LARGE);
 
     /// Clears and returns whether the settings for a full socket are missing.
     pub(super) fn take_when_full(&mut self) -> bool {
         self.take(Self::WHEN_FULL)
+    }
+
+    /// Clears and returns whether the bound for a socket that receives much is missing.
+    pub(super) fn take_when_large(&mut self) -> bool {
+        self.take(Self::WHEN_LARGE)
     }
 
     /// Clears and returns whether the settings for an old socket are missing.

@@ -82,6 +82,7 @@ impl<I: Intercept> Worker<I> {
         if is_hop && !matches!(progress, Progress::Done(_)) {
             self.share_pace(key);
         }
+        self.bound_unread(key);
         self.schedule(key, progress);
     }
 
@@ -205,6 +206,7 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn end(&mut self, key: u64, outcome: Outcome) {
         self.count_unanswered_end(key, outcome);
         self.stop_leaving(key);
+        self.unread.forget(key);
         // Before the half-open entry is released: the kernel would answer a SYN-ACK that arrives in
         // between.
         if let Some(entry) = self.entries.live_mut(key)

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
 
-use crate::pipes::{PIPE_BYTES, Pipe, Pipes};
+use crate::pipes::{Pipe, Pipes};
 use crate::policy::SideOptions;
 use crate::relay::Io;
 use crate::side::{Side, Sides};
@@ -17,9 +17,13 @@ use super::end::StreamEnd;
 use super::entry::{DeferredOptions, end_of};
 use super::preface::Preface;
 use super::replay::Fallback;
+use super::unread::BUFFER_MIN;
 
 /// Bytes per read when copying.
 pub(super) const SCRATCH_BYTES: usize = 64 << 10;
+
+/// Of these, what shows that a side sends much: less than it may before the kernel widens its buffer.
+const LARGE_BYTES: usize = 16 << 10;
 
 /// Buffers shared by all relays of a worker.
 #[derive(Debug)]
@@ -82,6 +86,15 @@ impl SocketIo<'_> {
         written
     }
 
+    /// Bounds the receive buffer of a side that has sent much, once. Not later: this read has widened it.
+    fn bound_unread(&mut self, side: Side, read: usize) {
+        let is_automatic = self.options[side].receive_buffer_bytes.is_none();
+        if read >= LARGE_BYTES && is_automatic && self.deferred[side].take_when_large() {
+            // Best effort: the kernel bounds it too, by `tcp_rmem`.
+            let _ = sys::bound_receive_buffer(self.fd(side), BUFFER_MIN);
+        }
+    }
+
     /// Reads the next node's messages that precede the flow's bytes. The relay reads, and does not
     /// splice, until they are complete.
     fn receive(&mut self) -> io::Result<()> {
@@ -126,7 +139,9 @@ impl Io for SocketIo<'_> {
             Some(stream) => stream.read(&mut self.buffers.scratch)?,
             None => {
                 let fd = self.fd(side).as_raw_fd();
-                retry(|| recv(fd, &mut self.buffers.scratch, MsgFlags::empty()))?
+                let read = retry(|| recv(fd, &mut self.buffers.scratch, MsgFlags::empty()))?;
+                self.bound_unread(side, read);
+                read
             }
         };
         if side == Side::Downstream
@@ -174,7 +189,7 @@ impl Io for SocketIo<'_> {
         self.buffers.pipes.give_back(pipe);
     }
 
-    fn fill(&mut self, side: Side, pipe: &mut Pipe) -> io::Result<usize> {
+    fn fill(&mut self, side: Side, pipe: &mut Pipe, most: usize) -> io::Result<usize> {
         if side == Side::Downstream
             && fallback_of(&mut self.preface)
                 .is_some_and(|fallback| fallback.kept.bytes().is_some())
@@ -182,7 +197,7 @@ impl Io for SocketIo<'_> {
             // Spliced bytes do not pass through user space and cannot be kept: the relay reads them.
             return Ok(0);
         }
-        let bytes = sys::splice(self.fd(side), &pipe.write, PIPE_BYTES)?;
+        let bytes = sys::splice(self.fd(side), &pipe.write, most)?;
         self.buffers.spliced_bytes += bytes as u64;
         Ok(bytes)
     }
@@ -241,6 +256,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::relay::SPLICE_BYTES;
 
     /// The parts of a relay that has only an upstream side.
     struct Near {
@@ -424,9 +440,12 @@ mod tests {
         let mut pipe = socket_io.lease().unwrap();
         // Up to the urgent byte and no farther, although more bytes wait.
         let two = |filled: &io::Result<usize>| matches!(filled, Ok(2));
-        until(|| socket_io.fill(Side::Upstream, &mut pipe), two);
         until(
-            || socket_io.fill(Side::Upstream, &mut pipe),
+            || socket_io.fill(Side::Upstream, &mut pipe, SPLICE_BYTES),
+            two,
+        );
+        until(
+            || socket_io.fill(Side::Upstream, &mut pipe, SPLICE_BYTES),
             |filled| matches!(filled, Ok(0)),
         );
         assert_eq!(socket_io.read(Side::Upstream).unwrap(), 3);

@@ -37,6 +37,7 @@ use super::prefixes::Prefixes;
 use super::replay::Held;
 use super::rules::Rules;
 use super::socket_io::Buffers;
+use super::unread::Unread;
 use super::{TOKEN_EVENTS, TOKEN_LISTENER, TOKEN_WAKER, TOKEN_WARM, Worker};
 
 /// What the workers of a node share.
@@ -167,8 +168,8 @@ impl<I: Intercept> Worker<I> {
         }
         intercept.set_accepting(true)?;
         let now = sys::monotonic();
-        let warm = warm_hops(&settings, now);
         let mut worker = Self {
+            warm: warm_hops(&settings, now),
             index: settings.index,
             epoll,
             listeners,
@@ -187,7 +188,6 @@ impl<I: Intercept> Worker<I> {
             missing_syn_event: HashSet::new(),
             pending_requests: Slab::new(),
             places: Places::default(),
-            warm,
             tunnels: None,
             paces: Paces::default(),
             syn_options: SynOptions::default(),
@@ -206,6 +206,7 @@ impl<I: Intercept> Worker<I> {
             again: Vec::new(),
             lingering: Lingering::default(),
             leaving: Leaving::default(),
+            unread: Unread::default(),
             ended: Vec::new(),
             closed: Vec::new(),
             events_wait: false,
