@@ -23,6 +23,7 @@ use crate::ids::Ids;
 use crate::stream::{Local, Ready, Stream};
 use crate::transport;
 
+mod credit;
 mod fec;
 mod handshakes;
 mod leaving;
@@ -30,6 +31,8 @@ mod probing;
 mod sending;
 mod streams;
 
+use credit::Credit;
+pub(crate) use credit::Pace;
 use fec::Fec;
 pub use fec::Repairs;
 use leaving::Leaving;
@@ -131,6 +134,8 @@ pub struct Endpoint {
     server: Option<ServerConfig>,
     /// An instant, and what the caller's time was then.
     epoch: (Instant, Duration),
+    /// The caller's time of the last datagram.
+    now: Duration,
     connections: HashMap<ConnectionHandle, Conn>,
     handles: HashMap<u64, ConnectionHandle>,
     /// The last number that was given to a connection.
@@ -209,6 +214,7 @@ struct Conn {
     /// Streams of which not all was acknowledged up to the FIN.
     unfinished: HashSet<StreamId>,
     fec: Fec,
+    credit: Credit,
 }
 
 impl fmt::Debug for Endpoint {
@@ -241,6 +247,7 @@ impl Endpoint {
             paths,
             server: None,
             epoch: (epoch, now),
+            now,
             connections: HashMap::new(),
             handles: HashMap::new(),
             last: 0,
@@ -337,6 +344,7 @@ impl Endpoint {
         now: Duration,
     ) -> (Option<u64>, Option<Transmit>) {
         answer.clear();
+        self.now = now;
         let at = self.instant(now);
         let data = BytesMut::from(datagram);
         match self.inner.handle(at, from, to, ecn, data, answer) {
@@ -403,6 +411,7 @@ impl Endpoint {
             full_acked: 0,
             narrow_since: None,
             fec,
+            credit: Credit::default(),
         };
         self.connections.insert(handle, conn);
         self.handles.insert(number, handle);
@@ -587,6 +596,7 @@ impl Endpoint {
             conn.limit = conn.peer.map(|peer| self.paths.limit(peer));
         }
         conn.is_up = true;
+        conn.open_own_streams();
         if let Some(peer) = conn.peer {
             self.events.push_back(Event::Up {
                 connection: conn.number,

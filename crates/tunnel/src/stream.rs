@@ -5,6 +5,7 @@ use std::io;
 
 use quinn_proto::{Connection, ReadError, ReadableError, StreamId, VarInt, WriteError};
 
+use crate::endpoint::Pace;
 use crate::fec::{Assembly, Repair, SourceBlock};
 use crate::transport::STREAM_WINDOW;
 
@@ -46,7 +47,15 @@ pub(crate) struct Local {
     failed: bool,
     /// Bytes that were written.
     pub(crate) written: u64,
-    /// The last of them, which repair symbols will follow.
+    /// Those of them that the peer's flow has read.
+    pub(crate) taken: u64,
+    /// How fast it does, while it is behind.
+    pub(crate) pace: Option<Pace>,
+    /// A write found no room at the peer.
+    pub(crate) waits_for_room: bool,
+    /// Bytes that this end's flow has read, as the peer knows.
+    pub(crate) reported: u64,
+    /// The last of those written, which repair symbols will follow.
     pub(crate) block: Option<SourceBlock>,
     /// Bytes that were read before there was an assembly.
     read: u64,
@@ -89,6 +98,13 @@ impl Local {
             }
             None => self.read_in_order(connection, id, buffer),
         }
+    }
+
+    /// Bytes that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.assembly
+            .as_ref()
+            .map_or(self.read, Assembly::read_bytes)
     }
 
     fn read_in_order(

@@ -62,8 +62,8 @@ pub(crate) fn config(control: ControlFactory) -> TransportConfig {
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
         .max_concurrent_bidi_streams(STREAMS_MAX.into())
-        // An end opens it to report that it goes away.
-        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        // By one an end reports what it has read, by the other that it goes away.
+        .max_concurrent_uni_streams(VarInt::from_u32(2))
         .datagram_receive_buffer_size(Some(REPAIR_BUFFER))
         .datagram_send_buffer_size(REPAIR_BUFFER)
         .keep_alive_interval(Some(KEEP_ALIVE))

@@ -82,7 +82,8 @@ impl Endpoint {
         let Some(conn) = self.conn_mut(stream.connection) else {
             return;
         };
-        conn.fec.backlog.on_written(bytes.len() as u64);
+        conn.fec.on_written(bytes.len() as u64);
+        conn.note_written(bytes.len());
         let Some(local) = conn.streams.get_mut(&stream.id) else {
             return;
         };
@@ -307,6 +308,11 @@ impl Fec {
         }
     }
 
+    /// Bytes were written to a stream.
+    pub(super) fn on_written(&mut self, bytes: u64) {
+        self.backlog.on_written(bytes);
+    }
+
     /// Bytes of a symbol, if the path loses packets and the peer takes repair symbols.
     fn symbol_bytes(&mut self, connection: &mut Connection) -> Option<usize> {
         if !self.load.has_lost() {
@@ -358,7 +364,7 @@ impl Fec {
 }
 
 /// The bidirectional stream with a number (RFC 9000 §2.1).
-fn stream_id(number: u64) -> Option<StreamId> {
+pub(super) fn stream_id(number: u64) -> Option<StreamId> {
     let initiator = if number & 1 == 0 {
         Side::Client
     } else {

@@ -11,6 +11,7 @@ use crate::stream::discard;
 
 use crate::transport::KEEP_ALIVE;
 
+use super::credit::GOING_AWAY;
 use super::{Conn, Endpoint, Event, LostReason, SILENT_MAX};
 
 /// How long the peer may leave unacknowledged what is sent after it has sent something itself: an outage of this
@@ -25,6 +26,8 @@ pub(super) struct Leaving {
     /// The streams by which they have reported it.
     mine: Option<StreamId>,
     theirs: Option<StreamId>,
+    /// What the first of them will be.
+    pub(super) reserved: Option<StreamId>,
     /// This end has no more streams, and has reported that.
     is_done: bool,
     /// It takes no more.
@@ -35,6 +38,11 @@ impl Leaving {
     /// One of the ends wants no more streams.
     pub(super) fn has_begun(&self) -> bool {
         self.mine.is_some() || self.theirs.is_some()
+    }
+
+    /// Whether the peer has reported it by this stream.
+    pub(super) fn is_reported_by(&self, id: StreamId) -> bool {
+        self.theirs == Some(id)
     }
 }
 
@@ -121,11 +129,11 @@ impl Endpoint {
         };
         if let Some(conn) = self.connections.get_mut(&handle)
             && conn.leaving.mine.is_none()
-            && let Some(id) = conn.inner.streams().open(Dir::Uni)
+            && let Some(id) = conn.leaving.reserved
         {
             conn.leaving.mine = Some(id);
             // There is room for it in a new stream, unless the peer grants none, which breaks the protocol.
-            let _ = conn.inner.send_stream(id).write(&[0]);
+            let _ = conn.inner.send_stream(id).write(&[GOING_AWAY]);
             self.closing.insert(connection);
             self.touch(handle);
         }
@@ -268,12 +276,12 @@ impl Endpoint {
     }
 
     /// The peer goes away: so does this end.
-    pub(super) fn on_going_away(&mut self, handle: ConnectionHandle) {
+    pub(super) fn on_going_away(&mut self, handle: ConnectionHandle, id: StreamId) {
         let Some(conn) = self.connections.get_mut(&handle) else {
             return;
         };
         let connection = conn.number;
-        conn.leaving.theirs = conn.inner.streams().accept(Dir::Uni);
+        conn.leaving.theirs = Some(id);
         self.go_away(connection);
         self.events.push_back(Event::GoingAway { connection });
     }

@@ -141,6 +141,7 @@ impl Endpoint {
         let Some(conn) = self.connections.get_mut(&handle) else {
             return Sent::Nothing;
         };
+        conn.send_reports();
         let Ok(slot) = conn.slot(at) else {
             return conn.transmit_held(most, buffer, at);
         };

@@ -60,14 +60,30 @@ impl Endpoint {
         if is_repaired {
             self.retain(stream);
         }
+        if let Some(conn) = self.conn_mut(stream.connection) {
+            conn.note_read(stream.id);
+        }
         read.unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
     }
 
-    /// Writes what there is room for.
+    /// Writes what there is room for, here and at the peer.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
+        let conn = self.conn(stream.connection);
+        let room = conn.map_or(u64::MAX, |conn| conn.room(stream.id));
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let written = self.write_all(stream, &bytes[..bytes.len().min(room)])?;
+        if written == 0 && !bytes.is_empty() {
+            self.with(stream, |local, _| local.waits_for_room = true);
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(written)
+    }
+
+    /// Writes what there is room for here.
+    fn write_all(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<usize> {
         let written = self
             .with(stream, |local, inner| local.write(inner, stream.id, bytes))
             .unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))?;
@@ -84,7 +100,7 @@ impl Endpoint {
             let window = transport::SEND_WINDOW + transport::MESSAGE_WINDOW;
             conn.inner.set_send_window(window);
         }
-        let written = self.write(stream, message);
+        let written = self.write_all(stream, message);
         if let Some(conn) = self.conn_mut(stream.connection) {
             conn.inner.set_send_window(transport::SEND_WINDOW);
         }
@@ -124,6 +140,7 @@ impl Endpoint {
         if let Some(conn) = self.connections.get_mut(&handle)
             && let Some(local) = conn.streams.remove(&stream.id)
         {
+            conn.forget_unread(local.written - local.taken);
             if local.close(&mut conn.inner, stream.id, code.into()) {
                 conn.leave(stream.id);
             }
@@ -151,11 +168,14 @@ impl Endpoint {
         };
         let mut ready = Ready::default();
         let id = match event {
-            StreamEvent::Opened { dir: Dir::Uni } => return self.on_going_away(handle),
+            StreamEvent::Opened { dir: Dir::Uni } => return self.accept_own_streams(handle),
             StreamEvent::Opened { dir } if conn.leaving.is_retired => {
                 return self.refuse_streams(handle, dir);
             }
             StreamEvent::Opened { dir } => return self.accept_streams(handle, dir),
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => {
+                return self.on_own_stream(handle, id);
+            }
             StreamEvent::Readable { id } if conn.discard_leftover(id) => return,
             StreamEvent::Readable { id } => {
                 ready.readable = true;
@@ -181,6 +201,14 @@ impl Endpoint {
         };
         if let Some(tag) = conn.streams.get(&id).and_then(|local| local.tag) {
             self.events.push_back(Event::Ready { tag, ready });
+        }
+    }
+
+    fn accept_own_streams(&mut self, handle: ConnectionHandle) {
+        while let Some(conn) = self.connections.get_mut(&handle)
+            && let Some(id) = conn.inner.streams().accept(Dir::Uni)
+        {
+            self.on_own_stream(handle, id);
         }
     }
 

@@ -62,6 +62,11 @@ impl Assembly {
         self.highest - self.at
     }
 
+    /// Bytes that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.at
+    }
+
     /// Whether all was read.
     pub(crate) fn is_over(&self) -> bool {
         self.end == Some(self.at)

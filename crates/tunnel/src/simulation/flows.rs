@@ -424,3 +424,66 @@ fn messages_have_room_of_their_own() {
     let still = end.write(stream, &bytes).unwrap_err();
     assert_eq!(still.kind(), io::ErrorKind::WouldBlock);
 }
+
+/// Writes to a stream until there is no room, and reads nothing; returns how much there was.
+fn fill(network: &mut Network, stream: Stream) -> usize {
+    let mut filled = 0;
+    loop {
+        match network.ends[0].write(stream, &[0; 16 << 10]) {
+            Ok(written) => filled += written,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                return filled;
+            }
+        }
+    }
+}
+
+/// Flows whose receivers do not read have some bytes each, and all together have a bound. Those of others
+/// have their room, and who reads gets the rest.
+// promise: D11
+#[test]
+fn unread_bytes_are_bounded() {
+    const STREAMS: usize = 200;
+    for loss in [0, 10] {
+        let mut network = Network::new(move |_, number| loss > 0 && number % loss == 9);
+        network.run_until("up", Network::is_up);
+        network.run_for(ms(1000));
+        let streams: Vec<_> = (0..STREAMS as u64)
+            .map(|tag| network.ends[0].open(network.dialed, tag).unwrap())
+            .collect();
+        let mut filled = vec![0; STREAMS];
+        for _ in 0..3000 {
+            for (stream, filled) in streams.iter().zip(&mut filled) {
+                *filled += fill(&mut network, *stream);
+            }
+            network.turn();
+        }
+        let all: usize = filled.iter().sum();
+        assert!(
+            filled.iter().all(|filled| *filled >= 64 << 10),
+            "{filled:?}"
+        );
+        assert!(all <= (16 << 20) + STREAMS * (64 << 10), "{all}");
+        // One of them is read: its writer continues, with each byte that was.
+        let slow = streams[STREAMS - 1];
+        let accepted = network.events[1].iter().find_map(|event| match event {
+            Event::Opened { stream, .. } if stream.id == slow.id => Some(*stream),
+            _ => None,
+        });
+        let (accepted, mut read) = (accepted.expect("it has arrived"), 0);
+        let mut written = filled[STREAMS - 1];
+        while read < 3_000_000 {
+            network.turn();
+            while let Ok(bytes) = network.ends[1].read(accepted, &mut [0; 16 << 10]) {
+                read += bytes;
+            }
+            if network.events[0].drain(..).any(
+                |event| matches!(event, Event::Ready { tag, ready } if tag == STREAMS as u64 - 1 && ready.writable),
+            ) {
+                written += fill(&mut network, slow);
+            }
+            assert!(written - read <= 2_400_000, "{written} {read}");
+        }
+    }
+}
