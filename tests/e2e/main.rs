@@ -5,6 +5,7 @@
 //! with generous deadlines: a slow machine makes a test slow, not wrong. Needs root.
 
 mod accept_modes;
+mod back_pressure;
 mod bypass;
 mod bystanders;
 mod capture;

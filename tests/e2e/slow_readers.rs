@@ -39,7 +39,7 @@ fn set(host: &Namespace, key: &str, value: &str) {
 }
 
 /// Bytes that the peer of a connection has not acknowledged (`SIOCOUTQ`, tcp(7)).
-fn unacknowledged(stream: &TcpStream) -> i32 {
+pub(crate) fn unacknowledged(stream: &TcpStream) -> i32 {
     let mut bytes = 0;
     // SAFETY: the kernel writes a C int there.
     let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };

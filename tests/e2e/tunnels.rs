@@ -202,7 +202,7 @@ fn until_up(nodes: &[Node]) {
 }
 
 /// Nodes with tunnels, and a listener of the server.
-fn ready(network: &Network, mode: &str, family: Family) -> (Vec<Node>, TcpListener) {
+pub(crate) fn ready(network: &Network, mode: &str, family: Family) -> (Vec<Node>, TcpListener) {
     let nodes = start(network, mode, family);
     until_up(&nodes);
     (nodes, listen(network.server(), PORT))
