@@ -39,7 +39,7 @@ pub(crate) fn subflow_endpoints() -> io::Result<Vec<IpAddr>> {
         let flags = flags.and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
         let v4 = attribute(endpoint, ADDRESS_V4).and_then(|ip| <[u8; 4]>::try_from(ip).ok());
         let v6 = attribute(endpoint, ADDRESS_V6).and_then(|ip| <[u8; 16]>::try_from(ip).ok());
-        let address = v4.map(IpAddr::from).or(v6.map(IpAddr::from));
+        let address = v4.map(IpAddr::from).or_else(|| v6.map(IpAddr::from));
         addresses.extend(address.filter(|_| flags & OPENS_PATHS != 0));
     })?;
     Ok(addresses)

@@ -149,7 +149,7 @@ fn assert_counters(node: &Node, metrics: &BTreeMap<String, f64>) {
             "bytes_up" => "relay_bytes_total{direction=\"up\"}".into(),
             "bytes_down" => "relay_bytes_total{direction=\"down\"}".into(),
             "bytes_spliced" => "spliced_bytes_total".into(),
-            "relays" | "half_open" | "tunnels_up" => name.clone(),
+            "relays" | "half_open" | "tunnels_up" | "tunnel_peers_down" => name.clone(),
             _ => format!("{name}_total"),
         };
         let metric = metrics.get(&format!("posthaste_{names}"));

@@ -20,6 +20,8 @@ use crate::support::{
 const CLIENTS: usize = 2;
 /// Transactions between two events.
 const ENOUGH: u64 = 300;
+/// Between two transactions of a client: without it they take all CPU time from the nodes that start and end.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Nodes that start and end, one after the other.
 const TURNS: u32 = 4;
 /// More than any client needs, even if it has to repeat a SYN or two.
@@ -55,6 +57,7 @@ impl Storm {
                     self.failures.lock().unwrap().push(Failure { began, error });
                 }
                 self.transactions.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(PAUSE);
             }
         });
     }

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(300);
 fn compare(loads: &str, output: &Path) -> Record {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste-lab"));
     command.args(["compare", "--subjects", "forwarding", "--rounds", "1"]);
-    command.args(["--window", "1", "--loads", loads, "--output"]);
+    command.args(["--window", "0.5", "--loads", loads, "--output"]);
     let mut lab = Process::spawn("the lab", {
         command.arg(output);
         command
