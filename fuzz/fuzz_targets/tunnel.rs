@@ -23,6 +23,7 @@ fn endpoint() -> Endpoint {
     let mut endpoint = Endpoint::new(NOW, (&[7; 32], 0), Arc::default(), NOW);
     let peer = Credentials {
         peer: 1,
+        key_id: 1,
         addresses: vec![Ipv4Addr::new(192, 0, 2, 1).into()],
         name: "node-1-key-1.posthaste.invalid".to_owned(),
         mine: [1; 32],

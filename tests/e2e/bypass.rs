@@ -500,15 +500,23 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
 }
 
 /// Segments of one who sees none of the flow, in the name of each end: they move no number of a
-/// hand-over, and end no connection.
+/// hand-over, and end no connection. On a machine that is too slow a relay gives up to leave, and another one does.
 #[test]
 fn blind_segments_do_not_break_a_hand_over() {
     let network = network(path(0.0));
     let node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
-    let pair = open_limited(&network, Family::V4, &listener);
+    let left = |_| leaves_among_blind_segments(&network, &node, &listener);
+    assert!((0..10).any(left), "no relay leaves");
+}
+
+/// Whether a relay leaves, rather than give that up; in either case its bytes arrive.
+fn leaves_among_blind_segments(network: &Network, node: &Node, listener: &TcpListener) -> bool {
+    let pair = open_limited(network, Family::V4, listener);
     let address = |stream: &TcpStream| v4(stream.local_addr().expect("an open socket"));
     let [client, server] = [address(&pair.client), address(&pair.server)];
+    let given_up = || counter(node, "bypasses_given_up");
+    let (before, has_left) = (given_up(), || ended(node, "bypassed") == 1);
     let transfer = Transfer::start(&pair);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -519,14 +527,15 @@ fn blind_segments_do_not_break_a_hand_over() {
             let segments = blind(seed).take_while(|_| !is_over.load(Ordering::Relaxed));
             scope.spawn(move || send_segments(host, ends, segments));
         }
-        let left = wait_until("the relay leaves", PATIENCE, || {
-            ended(&node, "bypassed") == 1
+        let tried = wait_until("the relay leaves", PATIENCE, || {
+            has_left() || given_up() > before
         });
         is_over.store(true, Ordering::Relaxed);
-        left.expect("in time");
+        tried.expect("in time");
     });
     thread::sleep(Duration::from_millis(500));
     transfer.finish();
+    has_left()
 }
 
 /// Numbers and flags of guessed segments.
