@@ -242,6 +242,8 @@ impl<I: Intercept> Worker<I> {
     /// From which address a hop to a peer begins, if not from that of the routes, and how many uplinks
     /// there are.
     fn uplink(&mut self, peer: usize) -> (Option<IpAddr>, usize) {
+        // A flow may come before the first sweep.
+        self.renew_uplinks();
         let now = self.now;
         let uplinks = self.warm.as_mut().and_then(|warm| warm.uplinks(peer));
         uplinks.map_or((None, 1), |uplinks| (uplinks.source(now), uplinks.count()))
