@@ -69,8 +69,8 @@ pub(crate) enum Reason {
     Bad,
     /// What the destination grants is not known, or no more.
     Unknown,
-    /// The client was not observed to reach the destination.
-    Client,
+    /// No answer from the destination's prefix to the client's was seen to come this way.
+    Return,
     /// Relays of the client to the destination got no answer lately.
     Bypassed,
     /// The destination sends more than a first window, or received a long upload.

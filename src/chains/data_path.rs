@@ -39,45 +39,53 @@ pub(crate) fn data_path(
     }
     let has_client = question.client.is_some();
     let data_path = rule.effective_data_path(crate::intercept::is_chained(config));
-    let is_bypassed = packets.is_some_and(|packets| rule.observe && packets.bypassed);
     Some(match packets {
-        _ if data_path == DataPath::Socket && is_bypassed => answer("forward", Reason::Bypassed),
-        _ if data_path == DataPath::Socket => answer("socket", Reason::Rule),
+        Some(packets) if data_path == DataPath::Socket => {
+            by_sockets(rule, packets, answer("socket", Reason::Rule))
+        }
+        None if data_path == DataPath::Socket => answer("socket", Reason::Rule),
         None => answer("packet", Reason::Rule),
         Some(packets) => choose(rule, has_client, packets),
     })
 }
 
-/// The choice for a rule that may take the packet path.
-fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
-    // What the packet path leaves goes on as if there were none.
-    let left = match rule.data_path {
-        DataPath::Packet => "forward",
-        DataPath::Socket | DataPath::Auto if rule.observe && packets.bypassed => "forward",
-        DataPath::Socket | DataPath::Auto => "socket",
-    };
-    let Some(known) = packets.flow else {
-        return answer(left, Reason::Unavailable);
-    };
+/// The answer for a flow that takes sockets, if this host lets it.
+fn by_sockets(rule: &Rule, packets: &Packets, answers: Answer) -> Answer {
     if rule.observe && packets.blocked {
         return answer("forward", Reason::Blocked);
     }
+    if rule.observe && packets.bypassed {
+        return answer("forward", Reason::Bypassed);
+    }
+    answers
+}
+
+/// The choice for a rule that may take the packet path.
+fn choose(rule: &Rule, has_client: bool, packets: &Packets) -> Answer {
+    // What the packet path leaves goes on as if there were none.
+    let left = |reason| match rule.data_path {
+        DataPath::Packet => answer("forward", reason),
+        DataPath::Socket | DataPath::Auto => by_sockets(rule, packets, answer("socket", reason)),
+    };
+    let Some(known) = packets.flow else {
+        return left(Reason::Unavailable);
+    };
     if let Some(left_for) = known.bad_for {
-        return since(answer(left, Reason::Bad), left_for);
+        return since(left(Reason::Bad), left_for);
     }
     let Some(age) = known.learned else {
         return answer("forward", Reason::Unknown);
     };
-    if rule.observe && has_client && !known.is_admitted {
-        return answer("forward", Reason::Client);
+    if rule.observe && has_client && !known.passes {
+        return answer("forward", Reason::Return);
     }
-    let (path, reason) = match rule.data_path {
-        _ if known.receives => (left, Reason::Long),
-        DataPath::Auto if known.is_long => (left, Reason::Long),
-        DataPath::Auto => ("packet", Reason::Short),
-        DataPath::Packet | DataPath::Socket => ("packet", Reason::Known),
+    let answers = match rule.data_path {
+        _ if known.receives => left(Reason::Long),
+        DataPath::Auto if known.is_long => left(Reason::Long),
+        DataPath::Auto => answer("packet", Reason::Short),
+        DataPath::Packet | DataPath::Socket => answer("packet", Reason::Known),
     };
-    since(answer(path, reason), age)
+    since(answers, age)
 }
 
 fn answer(path: &str, reason: Reason) -> Answer {
@@ -116,7 +124,7 @@ mod tests {
             learned: Some(Duration::from_secs(5)),
             is_long: false,
             receives: false,
-            is_admitted: true,
+            passes: true,
         }
     }
 
@@ -175,18 +183,24 @@ mod tests {
     fn observing_rules_need_the_client() {
         let observe = "observe = true\ndata_path = \"packet\"";
         let unobserved = PacketKnowledge {
-            is_admitted: false,
+            passes: false,
             ..known()
         };
-        assert_chosen(observe, Some(unobserved), "forward", Reason::Client);
+        assert_chosen(observe, Some(unobserved), "forward", Reason::Return);
         assert_chosen(observe, Some(known()), "packet", Reason::Known);
         let blocked = Packets {
             flow: Some(known()),
             blocked: true,
             bypassed: false,
         };
+        let expected = Some(("packet".to_owned(), Reason::Known));
+        assert_eq!(
+            chosen(observe, Some(blocked)),
+            expected,
+            "the host lets its SYN pass, or not"
+        );
         let expected = Some(("forward".to_owned(), Reason::Blocked));
-        assert_eq!(chosen(observe, Some(blocked)), expected);
+        assert_eq!(chosen("data_path = \"socket\"", Some(blocked)), expected);
     }
 
     #[test]
@@ -201,7 +215,7 @@ mod tests {
         };
         for (defaults, path, reason) in [
             ("data_path = \"socket\"", "forward", Reason::Bypassed),
-            ("", "forward", Reason::Long),
+            ("", "forward", Reason::Bypassed),
             (
                 "data_path = \"socket\"\nobserve = false",
                 "socket",

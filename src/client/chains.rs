@@ -308,7 +308,7 @@ fn path_words(chosen: &DataPath) -> String {
         Reason::Blocked => "this host limits connections".into(),
         Reason::Bad => format!("the destination failed, and is not tried for {time}"),
         Reason::Unknown => "this flow shows what the destination grants".into(),
-        Reason::Client => "the client was not observed to reach the destination".into(),
+        Reason::Return => "no answer from there to this client was seen to come this way".into(),
         Reason::Bypassed => "relays of this client to it got no answer lately".into(),
         Reason::Long => format!("the destination sent a long answer, learned {time} ago"),
         Reason::Short => format!("no answer was long so far, learned {time} ago"),

@@ -26,6 +26,7 @@ mod icmp;
 mod interfaces;
 mod late;
 mod learning;
+mod leaving;
 pub(crate) mod lifetime;
 mod made;
 mod paced;

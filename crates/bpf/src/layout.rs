@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes flows, addresses and times as the programs' structures, and reads them back.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use posthaste_relay::flow::{Flow, mapped};
@@ -31,9 +31,10 @@ impl Structure for Flow {}
 impl Structure for types::destination {}
 impl Structure for types::event_head {}
 impl Structure for types::flow {}
-impl Structure for types::packet_client {}
 impl Structure for types::packet_flow {}
 impl Structure for types::packet_key {}
+impl Structure for types::packet_passage {}
+impl Structure for types::packet_passage_key {}
 impl Structure for types::packet_patience {}
 impl Structure for types::packet_profile {}
 impl Structure for types::profile {}
@@ -98,6 +99,18 @@ pub(crate) fn profile_key(flow: &Flow) -> types::profile_key {
         port: flow.server().port().to_be(),
         pad: 0,
     }
+}
+
+/// The prefixes of a flow's client and server: 24 bits of IPv4 addresses, 64 of IPv6 ones.
+pub(crate) fn prefixes(flow: &Flow) -> [types::address; 2] {
+    let (client, server) = flow.addresses();
+    [client, server].map(|ip| {
+        let bits = match Ipv6Addr::from(ip).to_ipv4_mapped() {
+            Some(_) => 96 + 24,
+            None => 64,
+        };
+        address((u128::from_be_bytes(ip) & (!0 << (128 - bits))).to_be_bytes())
+    })
 }
 
 pub(crate) fn destination(ip: IpAddr, port: u16) -> types::destination {

@@ -35,7 +35,7 @@ mod sweep;
 mod tests;
 
 use pins::Pins;
-use report::{Admissions, PacketFlow, PacketKnowledge};
+use report::{PacketFlow, PacketKnowledge};
 use sweep::Sweep;
 
 /// `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`
@@ -346,15 +346,16 @@ impl PacketPath {
         sys::entries(self.maps[map::PACKET_FLOWS].as_fd())
     }
 
-    /// What decides whether a flow is taken at `now` (CLOCK_MONOTONIC).
+    /// What decides whether a flow is taken at `now` (CLOCK_MONOTONIC). `ttl`: how long it counts that answers came
+    /// this way.
     pub(crate) fn knowledge(
         &self,
         flow: &Flow,
-        admissions: Admissions,
+        ttl: Duration,
         now: Duration,
     ) -> Result<PacketKnowledge, Error> {
-        let maps = [map::PACKET_PROFILES, map::PACKET_CLIENTS];
-        report::knowledge(maps.map(|map| &*self.maps[map]), flow, admissions, now)
+        let maps = [map::PACKET_PROFILES, map::PACKET_PASSAGES];
+        report::knowledge(maps.map(|map| &*self.maps[map]), flow, ttl, now)
     }
 
     /// The loaded programs, for the tests.

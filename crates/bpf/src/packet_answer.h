@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The node's answer to a SYN of the packet path, with a number that proves to whom it was sent, and
+ * The number of the node's answer to a SYN of the packet path, which proves to whom it was sent, and
  * the SYN that the server gets in place of the client's.
  */
 #pragma once
@@ -101,70 +101,6 @@ static __always_inline void strip_options(struct packet_scratch *scratch, __u8 p
 		pad_option(header, found->ts_at, 10);
 }
 
-/* Exchanges source and destination of the packet, and sets its hop limit. The IPv4
- * checksum does not depend on the order of the addresses. */
-static __always_inline void turn_addresses(struct __sk_buff *skb, const struct packet *pkt,
-					   bool back, __u8 hops)
-{
-	const struct address *source = back ? &pkt->flow.server : &pkt->flow.client;
-	const struct address *destination = back ? &pkt->flow.client : &pkt->flow.server;
-	__u8 former = back ? hop_limit(pkt) : ANSWER_HOPS;
-
-	if (pkt->family == AF_INET) {
-		__be32 both[2] = { source->word[3], destination->word[3] };
-
-		bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct iphdr, saddr), both,
-				    sizeof(both), 0);
-		bpf_l3_csum_replace(skb, pkt->l2_bytes + offsetof(struct iphdr, check),
-				    bpf_htons(former << 8), bpf_htons(hops << 8), 2);
-		bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct iphdr, ttl), &hops, 1, 0);
-		return;
-	}
-	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, saddr), source,
-			    sizeof(*source), 0);
-	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, daddr), destination,
-			    sizeof(*destination), 0);
-	bpf_skb_store_bytes(skb, pkt->l2_bytes + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
-}
-
-/* Writes the node's SYN-ACK over the header of the SYN, whose other options are padding by
- * now: each stays where the client's was, so no length changes. */
-static __always_inline void write_syn_ack(struct packet_scratch *scratch,
-					  const struct packet_flow *entry,
-					  const struct packet *pkt)
-{
-	struct read_options *found = &scratch->options;
-	struct tcp_header *header = &scratch->header;
-	__u32 at;
-
-	__builtin_memcpy(header->after, &pkt->tcp.dest, 2);
-	__builtin_memcpy(header->after + 2, &pkt->tcp.source, 2);
-	write_number(header->after + 4, entry->node_isn);
-	write_number(header->after + 8, entry->client_isn + 1);
-	header->after[TCP_FLAGS_AT] = TCP_SYN | TCP_ACK;
-	header->after[14] = entry->node_window >> 8;
-	header->after[15] = entry->node_window;
-	at = found->mss_at;
-	OPAQUE(at);
-	at &= HEADER_MASK;
-	if (at) {
-		header->after[at + 2] = entry->mss >> 8;
-		header->after[at + 3] = entry->mss;
-	}
-	at = found->shift_at;
-	OPAQUE(at);
-	at &= HEADER_MASK;
-	if (at && entry->promised & OFFERS_WINDOW_SCALE)
-		header->after[at + 2] = entry->promised_shift;
-	at = found->ts_at;
-	OPAQUE(at);
-	at &= HEADER_MASK;
-	if (at && entry->promised & OFFERS_TIMESTAMPS) {
-		write_number(header->after + at + 2, entry->node_ts);
-		write_number(header->after + at + 6, found->ts_value);
-	}
-}
-
 /* Makes of the SYN's header what the server gets. It must not believe in an option that the
  * client was not promised, nor in ECN, which the node's SYN-ACK declined. */
 static __always_inline void strip_header(struct packet_scratch *scratch,
@@ -174,42 +110,6 @@ static __always_inline void strip_header(struct packet_scratch *scratch,
 	scratch->header.after[TCP_FLAGS_AT] &= ~TCP_ECN;
 	/* Beside the data offset: the third flag of ECN (RFC 9768 section 3.1), and reserved ones. */
 	scratch->header.after[TCP_FLAGS_AT - 1] &= 0xf0;
-}
-
-/* Answers the SYN that the scratch area has read, after a delay, and makes of it the one that the
- * server gets; false if that fails. */
-GLOBAL int answer_syn(struct __sk_buff *skb, const struct packet *pkt,
-		      const struct packet_flow *entry, __u32 delay_ms)
-{
-	struct packet_scratch *scratch = scratch_area();
-	struct tcp_header *header;
-	__u32 at;
-
-	if (!pkt || !entry || !scratch)
-		return false;
-	header = &scratch->header;
-	at = tcp_at(pkt->family, pkt->l2_bytes);
-	strip_header(scratch, entry);
-	__builtin_memcpy(scratch->forwarded, header->after, TCP_HEADER_MAX);
-	write_syn_ack(scratch, entry, pkt);
-	if (!store_header(skb, header, at))
-		return false;
-	turn_addresses(skb, pkt, true, ANSWER_HOPS);
-	swap_link_addresses(skb, pkt->l2_bytes);
-	if (delay_ms)
-		bpf_skb_set_tstamp(skb, bpf_ktime_get_ns() + delay_ms * 1000000ull,
-				   BPF_SKB_TSTAMP_DELIVERY_MONO);
-	bpf_clone_redirect(skb, skb->ifindex, 0);
-	if (delay_ms)
-		bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
-	swap_link_addresses(skb, pkt->l2_bytes);
-	turn_addresses(skb, pkt, false, hop_limit(pkt));
-	__builtin_memcpy(header->before, header->after, TCP_HEADER_MAX);
-	__builtin_memcpy(header->after, scratch->forwarded, TCP_HEADER_MAX);
-	/* The checksum of the answer: its change is computed. */
-	bpf_skb_load_bytes(skb, at + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
-	__builtin_memcpy(header->after + TCP_CHECKSUM_AT, header->before + TCP_CHECKSUM_AT, 2);
-	return store_header(skb, header, at);
 }
 
 /* Makes of the SYN that the scratch area has read the one that the server gets. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What destinations grant, and who reaches them. A forwarded SYN and its SYN-ACK show
+ * What services grant, and by which way their answers come. A forwarded SYN and its SYN-ACK show
  * it. The node promises no more than was granted, and where a rule wants destinations
- * observed, it answers only clients whose connections pass this host: a firewall may
- * treat a client's neighbour differently.
+ * observed, it answers only where answers from there come back this way.
  */
 #pragma once
 #include "observe.h"
@@ -18,7 +17,7 @@
 #define LEARNING_AGAIN_NS 1000000000ull
 #define LEARNING_TRIES_MAX 8
 
-/* Without a client: what a destination grants. */
+/* By service, and by prefixes as `packet_passages`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -26,12 +25,43 @@ struct {
 	__type(value, struct packet_attempts);
 } packet_attempts SEC(".maps");
 
+/* Answers come back this way. A route holds for more than one address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
-	__type(key, struct profile_key);
-	__type(value, struct packet_client);
-} packet_clients SEC(".maps");
+	__type(key, struct packet_passage_key);
+	__type(value, struct packet_passage);
+} packet_passages SEC(".maps");
+
+/* The first 24 bits of an IPv4 address, the first 64 of an IPv6 one. */
+static __always_inline struct address prefix_address(const struct address *ip)
+{
+	if (is_mapped(ip))
+		return mapped(ip->word[3] & bpf_htonl(0xffffff00));
+	return (struct address){ .word = { ip->word[0], ip->word[1] } };
+}
+
+static __always_inline struct packet_passage_key passage_of(const struct flow *flow, __u32 ifindex)
+{
+	return (struct packet_passage_key){
+		.client = prefix_address(&flow->client),
+		.server = prefix_address(&flow->server),
+		.ifindex = ifindex,
+	};
+}
+
+static __always_inline struct profile_key prefixes_key(const struct flow *flow)
+{
+	return (struct profile_key){
+		.client = prefix_address(&flow->client),
+		.server = prefix_address(&flow->server),
+	};
+}
+
+static __always_inline struct profile_key service_key(const struct flow *flow)
+{
+	return (struct profile_key){ .server = flow->server, .port = flow->server_port };
+}
 
 /* What can be held of segments of this size. */
 static __always_inline __u32 held_window(__u32 mss)
@@ -121,29 +151,21 @@ static __always_inline bool has_tested(const struct packet_profile *profile, __u
 	return is_valid(profile, now) && !(offers & ~profile->tested);
 }
 
-static __always_inline __u32 this_epoch(void)
+/* The maximum segment size of connections between these prefixes, if answers were seen to come this way; else
+ * 0. */
+GLOBAL int passage_mss(const struct flow *flow, __u32 ifindex, __u64 now)
 {
 	const struct observing *how = how_to_observe();
-
-	return how ? how->epoch : 0;
-}
-
-/* The maximum segment size of connections of this client with this service, if one was seen to pass the
- * host as it is now; else 0. */
-GLOBAL int admitted_mss(const struct flow *flow, __u32 ifindex, __u64 now)
-{
-	const struct observing *how = how_to_observe();
-	struct packet_client *client;
-	struct profile_key key;
+	struct packet_passage_key key;
+	struct packet_passage *passage;
 
 	if (!flow || !how)
 		return 0;
-	key = profile_key(flow);
-	client = bpf_map_lookup_elem(&packet_clients, &key);
-	if (!client || client->ifindex != ifindex || client->epoch != how->epoch ||
-	    now - client->learned_ns >= how->ttl_ns)
+	key = passage_of(flow, ifindex);
+	passage = bpf_map_lookup_elem(&packet_passages, &key);
+	if (!passage || now - passage->learned_ns >= how->ttl_ns)
 		return 0;
-	return client->mss;
+	return passage->mss;
 }
 
 /* What fits the client's interface of a maximum segment size. A host that clamps it to the MTU of the
@@ -191,40 +213,25 @@ static __always_inline void stop_learning(struct packet_flow *entry, __u32 to)
 		leave_learning();
 }
 
-/* Forwards a SYN without an entry. That of an older connection of its addresses would
- * translate it. */
-static __always_inline int leave_unlearned(const struct packet_key *key)
-{
-	bpf_map_delete_elem(&packet_flows, key);
-	count(STAT_PACKET_UNLEARNED);
-	return PASS;
-}
-
-/* Forwards the SYN in hand, whose SYN-ACK shows what the node has not learned yet: about its
- * client, or about the destination. `again`: a flow with its addresses has
- * ended. */
-GLOBAL int learn(const struct flow *flow, __u32 again, __u32 about_client)
+/* Makes the entry of a flow whose SYN-ACK shows what the node has not learned yet: what its service grants, or that
+ * its answers come this way. False if the same was learned a moment ago, or there is no room. */
+static __always_inline bool enter_learning(const struct packet_key *key, const struct packet_flow *made)
 {
 	struct packet_control *control = control_of_node();
-	struct packet_scratch *scratch = scratch_area();
-	struct profile_key about = {};
+	struct flow flow = flow_of(key, made->turned);
+	struct profile_key about = made->is_measured ? service_key(&flow) : prefixes_key(&flow);
 
-	if (!flow || !scratch || !control)
-		return PASS;
-	about = profile_key(flow);
-	if (!about_client)
-		__builtin_memset(&about.client, 0, sizeof(about.client));
-	if (control->learning >= LEARNING_MAX || !take_turn(&about, scratch->flow.since_ns))
-		return leave_unlearned(&scratch->key);
-	scratch->flow.state = PACKET_LEARNING;
-	__sync_fetch_and_add(&control->learning, 1);
-	if (!store_flow(scratch, again)) {
-		leave_learning();
-		return leave_unlearned(&scratch->key);
+	if (!control || control->learning >= LEARNING_MAX || !take_turn(&about, made->since_ns)) {
+		count(STAT_PACKET_UNLEARNED);
+		return false;
 	}
-	note_client_port(flow->client_port);
+	__sync_fetch_and_add(&control->learning, 1);
+	if (bpf_map_update_elem(&packet_flows, key, made, BPF_NOEXIST)) {
+		leave_learning();
+		return false;
+	}
 	count(STAT_PACKET_LEARNING);
-	return PASS;
+	return true;
 }
 
 /* Bytes that a server sends before it waits for an acknowledgement (RFC 6928). A split
@@ -342,7 +349,7 @@ static __always_inline void note_grant(struct __sk_buff *skb, struct packet_flow
 	entry->granted = options->offers & entry->promised;
 	entry->server_shift = options->shift;
 	entry->nearer_us = (bpf_ktime_get_ns() - entry->since_ns) / 1000;
-	entry->of_server = skb->ingress_ifindex;
+	entry->server_ifindex = skb->ingress_ifindex;
 }
 
 static __always_inline bool is_equal(const struct packet_profile *one,
@@ -395,13 +402,15 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 						   (now - entry->since_ns) / 1000;
 	if (!made.rtt_us || rtt_us < made.rtt_us)
 		made.rtt_us = rtt_us;
-	/* The least that a client was granted. */
+	/* The most that a client was granted, whose connections may be clamped, but no more than a promise that was
+	 * broken. */
 	mss = granted_mss(&scratch->options);
-	if (!made.mss || (mss < made.mss && mss >= MSS_LEAST))
+	if (!made.mss || (entry->state == PACKET_LEARNING ? mss > made.mss :
+							      mss < made.mss && mss >= MSS_LEAST))
 		made.mss = mss;
 	if (window)
 		made.window = window;
-	made.answers_from = entry->of_server;
+	made.answers_from = entry->server_ifindex;
 	/* The most that a server needed. */
 	if (offered & OFFERS_WINDOW_SCALE && scratch->options.shift > made.shift)
 		made.shift = scratch->options.shift;
@@ -415,25 +424,33 @@ GLOBAL int learn_profile(const struct destination *of, const struct packet_flow 
 	return 0;
 }
 
-/* The client's connections pass this host. */
-GLOBAL int admit(const struct flow *flow, const struct packet_flow *entry)
+/* Answers to the client come this way. A firewall may clamp the segments of all its connections (RFC 6691), and a
+ * server only those of its own: the most counts. */
+GLOBAL int note_passage(const struct flow *flow, const struct packet_flow *entry)
 {
-	struct packet_client made = { .learned_ns = bpf_ktime_get_ns() };
-	struct profile_key key;
+	struct packet_passage made = { .learned_ns = bpf_ktime_get_ns() };
+	struct packet_passage_key key;
 	__u32 former;
 
 	if (!flow || !entry)
 		return 0;
-	made.mss = entry->mss;
-	made.ifindex = entry->ifindex;
-	made.epoch = entry->epoch;
-	key = profile_key(flow);
-	former = admitted_mss(flow, entry->ifindex, made.learned_ns);
-	if (former && former < made.mss)
-		made.mss = former;
-	bpf_map_update_elem(&packet_clients, &key, &made, BPF_ANY);
+	former = passage_mss(flow, entry->ifindex, made.learned_ns);
+	made.mss = former > entry->mss ? former : entry->mss;
+	key = passage_of(flow, entry->ifindex);
+	bpf_map_update_elem(&packet_passages, &key, &made, BPF_ANY);
+	return 0;
+}
+
+/* It was learned: the next time may be at once. */
+GLOBAL int end_attempts(const struct flow *flow)
+{
+	struct profile_key key;
+
+	if (!flow)
+		return 0;
+	key = prefixes_key(flow);
 	bpf_map_delete_elem(&packet_attempts, &key);
-	__builtin_memset(&key.client, 0, sizeof(key.client));
+	key = service_key(flow);
 	bpf_map_delete_elem(&packet_attempts, &key);
 	return 0;
 }
@@ -465,7 +482,8 @@ GLOBAL int confirm(struct __sk_buff *skb, const struct packet_key *key, struct p
 	scratch->options.shift = entry->server_shift;
 	scratch->options.offers = entry->granted;
 	learn_profile(&service, entry, entry->node_window);
-	admit(&flow, entry);
+	note_passage(&flow, entry);
+	end_attempts(&flow);
 	entry->node_window = 0;
 	if (!entry->is_measured) {
 		stop_learning(entry, PACKET_REMOVED);
@@ -480,8 +498,8 @@ GLOBAL int confirm(struct __sk_buff *skb, const struct packet_key *key, struct p
 GLOBAL int note_mss(const struct flow *of, struct packet_flow *entry)
 {
 	struct packet_scratch *scratch = scratch_area();
-	struct packet_client *client;
-	struct profile_key key;
+	struct packet_passage_key key;
+	struct packet_passage *passage;
 	struct flow flow;
 	__u16 granted;
 
@@ -493,23 +511,23 @@ GLOBAL int note_mss(const struct flow *of, struct packet_flow *entry)
 	entry->mss = granted;
 	entry->granted |= GRANTS_SHORT;
 	flow = reversed(of);
-	key = profile_key(&flow);
-	client = bpf_map_lookup_elem(&packet_clients, &key);
-	if (client && granted < client->mss && granted >= MSS_LEAST)
-		client->mss = granted;
+	key = passage_of(&flow, entry->ifindex);
+	passage = bpf_map_lookup_elem(&packet_passages, &key);
+	if (passage && granted < passage->mss && granted >= MSS_LEAST)
+		passage->mss = granted;
 	return 0;
 }
 
 /* After silence all is learned anew: the server's packets may return by another path
  * now, or a firewall may have changed. */
-static __always_inline void forget(const struct flow *flow)
+static __always_inline void forget(const struct flow *flow, __u32 ifindex)
 {
 	struct destination service = service_of(flow);
 	struct packet_profile *profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	struct profile_key key = profile_key(flow);
+	struct packet_passage_key key = passage_of(flow, ifindex);
 
 	mark_bad(&service, BAD_NS);
 	if (profile)
 		profile->learned_ns = 0;
-	bpf_map_delete_elem(&packet_clients, &key);
+	bpf_map_delete_elem(&packet_passages, &key);
 }

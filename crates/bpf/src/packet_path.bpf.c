@@ -153,6 +153,9 @@ static __always_inline int learn_from(struct __sk_buff *skb, struct packet_flow 
 {
 	struct packet *pkt;
 
+	/* Of this host itself. */
+	if (!skb->ingress_ifindex)
+		return NEXT;
 	if (!passes(entry->out_ifindex, &entry->out_strayed, skb->ifindex) &&
 	    (view->rare || !moves_out(skb, entry, view, l2_bytes)))
 		return NEXT;
@@ -223,6 +226,8 @@ int packet_out(struct __sk_buff *skb)
 	seen = see_segment(skb, &view, device->l2_bytes);
 	if (seen != SEEN_SEGMENT)
 		return seen == SEEN_ICMP ? icmp_out(skb) : NEXT;
+	if (opens(&view))
+		return skb->ingress_ifindex ? on_leaving(skb, &view, device->l2_bytes) : NEXT;
 	if (!may_be_client(destination_port(&view)))
 		return NEXT;
 	entry = bpf_map_lookup_elem(&packet_flows, &view.key);

@@ -99,7 +99,6 @@ struct packet_scratch {
 	struct packet_key key;	 /* of the segment in hand */
 	struct packet_flow flow; /* of the SYN in hand */
 	struct tcp_header header;
-	__u8 forwarded[64]; /* the TCP header of the SYN that the server gets */
 	struct read_options options;
 	struct packet_held held;
 	struct packet_held_key held_key; /* of it */
@@ -219,16 +218,16 @@ static __always_inline struct packet_prefix *prefix_record(__u64 key)
 	return bpf_map_lookup_elem(&packet_prefixes, &key);
 }
 
-/* Takes a place in the half-open budget; false if there is none. */
-GLOBAL int enter_half_open(const struct packet *pkt)
+/* Takes a place in the half-open budget; false if there is none. `key`: of the client's prefix. */
+GLOBAL int enter_half_open(__u64 key)
 {
 	struct packet_control *control = control_of_node();
 	struct packet_prefix *prefix;
 	__u32 most;
 
-	if (!pkt || !control)
+	if (!control)
 		return false;
-	prefix = prefix_record(prefix_of(&pkt->flow.client));
+	prefix = prefix_record(key);
 	if (!prefix || prefix->half_open >= SET(setting_prefix_budget))
 		return false;
 	most = SET(setting_budget) + (prefix->validated ? SET(setting_reserve) : 0);
@@ -324,30 +323,6 @@ GLOBAL int discard_held(const struct packet_key *key, const struct packet_flow *
 	bpf_loop(held_pieces(entry), discard_piece, &discard, 0);
 	leave_held(prefix_of_flow(key, entry), discard.deleted);
 	return 0;
-}
-
-/* Stores the entry of the SYN in hand; false if there is no room, or another CPU was first.
- * Where its addresses had one, in place of that: the elements of a hash are used again at once,
- * under pointers that another CPU still has. */
-static __always_inline bool store_flow(struct packet_scratch *scratch, bool again)
-{
-	struct packet_flow *entry = NULL;
-	__u32 state;
-
-	/* Its caller's pointer is too old: the sweep may have removed the entry meanwhile. */
-	if (again)
-		entry = bpf_map_lookup_elem(&packet_flows, &scratch->key);
-	if (!entry)
-		return !bpf_map_update_elem(&packet_flows, &scratch->key, &scratch->flow, BPF_NOEXIST);
-	/* The sweep removes what it claims first, and then nobody would return the place of
-	 * this flow in its budget. What is claimed here is too young for it. */
-	entry->since_ns = scratch->flow.since_ns;
-	state = entry->state;
-	if ((state != PACKET_CLOSED && state != PACKET_OPEN && state != PACKET_GIVEN_UP) ||
-	    !change(entry, state, scratch->flow.state))
-		return false;
-	*entry = scratch->flow;
-	return true;
 }
 
 /* Closes a flow in a state before OPEN. */

@@ -147,7 +147,7 @@ static __always_inline void write_syn_options(__u8 *to, const struct segment *se
 		to[6] = TCP_OPTION_TIMESTAMPS;
 		to[7] = 10;
 		write_number(to + 8, segment->ts_value);
-		write_number(to + 12, 0);
+		write_number(to + 12, segment->ts_echo);
 	}
 	if (segment->offers & OFFERS_WINDOW_SCALE) {
 		to[17] = TCP_OPTION_WINDOW_SCALE;
@@ -187,6 +187,21 @@ static __always_inline void repeat_syn(struct segment *segment, const struct pac
 	segment->mss = entry->syn_mss;
 	segment->shift = entry->client_shift;
 	segment->ts_value = entry->client_ts;
+}
+
+/* The node's answer to the client's SYN. */
+static __always_inline void answer_syn(struct segment *segment, const struct packet_flow *entry)
+{
+	segment->hop_limit = ANSWER_HOPS;
+	segment->seq = entry->node_isn;
+	segment->ack = entry->client_isn + 1;
+	segment->flags = TCP_SYN | TCP_ACK;
+	segment->window = entry->node_window;
+	segment->offers = entry->promised;
+	segment->mss = entry->mss;
+	segment->shift = entry->promised_shift;
+	segment->ts_value = entry->node_ts;
+	segment->ts_echo = entry->client_ts;
 }
 
 /* What an end may send until its keepalive is answered: a segment. Its peer's window is not known, and some

@@ -42,7 +42,7 @@ static __always_inline void accept(struct __sk_buff *skb, struct packet_flow *en
 				   const struct packet *pkt, const struct read_options *options)
 {
 	entry->older = OLDER_NONE;
-	entry->of_server = skb->ingress_ifindex;
+	entry->server_ifindex = skb->ingress_ifindex;
 	entry->granted = (options->offers & entry->promised) | (entry->granted & GRANTS_SHORT);
 	entry->server_shift = options->shift;
 	entry->seq_delta = entry->node_isn - bpf_ntohl(pkt->tcp.seq);

@@ -176,7 +176,7 @@ static long sweep_flow(__u32 index, struct sweep *sweep)
 		entry->last_ns = sweep->now;
 		count(STAT_PACKET_GIVEN_UP);
 		flow = flow_of(&key, entry->turned);
-		forget(&flow);
+		forget(&flow, entry->ifindex);
 	} else {
 		/* Claimed before it is removed: a SYN may take the entry meanwhile. */
 		if (!is_stale(&key, entry, sweep->now) || !change(entry, state, PACKET_REMOVED))

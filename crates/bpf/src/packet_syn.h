@@ -4,7 +4,7 @@
  */
 #pragma once
 #include "packet_answer.h"
-#include "packet_learning.h"
+#include "packet_leaving.h"
 #include "rules.h"
 
 /* A node that has not shown itself for so long is dead: no new flows. */
@@ -97,7 +97,6 @@ static __always_inline void describe(struct __sk_buff *skb, const struct packet 
 	made->syn_mss = scratch->options.mss;
 	if (pkt->l2_bytes)
 		bpf_skb_load_bytes(skb, 0, made->link, sizeof(made->link));
-	made->epoch = this_epoch();
 	made->promised = scratch->options.offers;
 }
 
@@ -146,30 +145,6 @@ static __always_inline int leave(__u32 reason)
 	return NEXT;
 }
 
-/* How long it counts that a destination was routed through this host from an interface. A
- * look-up in the routing table costs more than all maps that a SYN needs. If the route changes
- * meanwhile, the flow fares as one whose route changes after its SYN. */
-#define ROUTED_NS 1000000000ull
-
-/* Whether this host would forward the SYN in hand, by another interface: to a client whose packets leave
- * where they come, the kernel shows the shorter way (ICMP redirect), which the flow would take. */
-static __always_inline bool is_routed(struct __sk_buff *skb, const struct packet *pkt,
-				      struct packet_profile *profile, __u64 now)
-{
-	__u32 out;
-
-	if (profile && profile->routed_from == skb->ifindex && now - profile->routed_ns < ROUTED_NS)
-		return true;
-	out = forwardable(skb, pkt);
-	if (!out || out == skb->ifindex)
-		return false;
-	if (profile) {
-		profile->routed_from = skb->ifindex;
-		profile->routed_ns = now;
-	}
-	return true;
-}
-
 /* A SYN that the packet path does not carry. Of a client that sends data with it the sockets would take a
  * round trip, which forwarding does not. */
 static __always_inline int leave_unfit(struct packet_scratch *scratch, int request)
@@ -178,13 +153,17 @@ static __always_inline int leave_unfit(struct packet_scratch *scratch, int reque
 	if (!(request & REQUEST_SHORT) || !scratch->options.hurries)
 		return NEXT;
 	scratch->flow.state = PACKET_LEARNING;
-	bpf_map_delete_elem(&packet_flows, &scratch->key);
 	return PASS;
 }
 
-/* A SYN of a new flow; `again`: one with its addresses has ended. NEXT where the packet path
- * does not take it. */
-GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
+/* The lesser of two sizes; 0 if the second is not known. */
+static __always_inline __u32 least(__u32 one, __u32 other)
+{
+	return one < other ? one : other;
+}
+
+/* What the node would do about the SYN of a new flow once it has left: the entry that it would make. */
+GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct packet_scratch *scratch = scratch_area();
 	__u64 now = bpf_ktime_get_ns();
@@ -198,15 +177,12 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 	request = request_of(pkt, now);
 	if (!request)
 		return NEXT;
-	/* Limits of the firewall are limits of SYNs, which the node repeats. */
-	if (request & REQUEST_OBSERVED && is_blocked(now))
-		return leave(STAT_PACKET_BLOCKED);
-	service = service_of(&pkt->flow);
-	profile = bpf_map_lookup_elem(&packet_profiles, &service);
-	if (!is_routed(skb, pkt, profile, now) || has_socket(skb, pkt))
+	if (has_socket(skb, pkt))
 		return leave(STAT_PACKET_LOCAL);
 	if (!is_fit(skb, pkt, &scratch->options) || sends_parts(pkt, now))
 		return leave_unfit(scratch, request);
+	service = service_of(&pkt->flow);
+	profile = bpf_map_lookup_elem(&packet_profiles, &service);
 	/* A SYN-ACK from the client's interface is none. */
 	if (profile && profile->answers_from == skb->ifindex)
 		return leave(STAT_PACKET_LOCAL);
@@ -214,15 +190,18 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_BAD);
 	made = &scratch->flow;
 	describe(skb, pkt, scratch, now);
-	if (!profile || !has_tested(profile, scratch->options.offers, now))
-		return routes_back(skb, pkt) ? learn(&pkt->flow, again, false) :
-					       leave(STAT_PACKET_CLIENT);
+	if (!profile || !has_tested(profile, scratch->options.offers, now)) {
+		if (!routes_back(skb, pkt))
+			return leave(STAT_PACKET_CLIENT);
+		made->is_measured = true;
+		return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
+	}
 	mss = profile->mss;
 	if (request & REQUEST_OBSERVED)
-		mss = admitted_mss(&pkt->flow, skb->ifindex, now);
+		mss = least(mss, passage_mss(&pkt->flow, skb->ifindex, now));
 	if (!mss) {
 		count(STAT_PACKET_CLIENT);
-		return learn(&pkt->flow, again, true);
+		return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
 	}
 	if ((request & REQUEST_SHORT && profile->is_long) || receives_much(profile, now))
 		return leave(STAT_PACKET_LONG);
@@ -230,15 +209,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt, __u32 again)
 		return leave(STAT_PACKET_CLIENT);
 	made->connect_cs = request >> REQUEST_BITS;
 	answer(made, pkt, profile, fit_mss(skb, pkt->family, mss), &scratch->options);
-	if (!enter_half_open(pkt))
-		return leave(STAT_PACKET_FULL);
-	if (!store_flow(scratch, again)) {
-		leave_half_open(prefix_of(&pkt->flow.client), false);
-		return leave(STAT_PACKET_FULL);
-	}
-	note_client_port(pkt->flow.client_port);
-	count(STAT_PACKET_TAKEN);
-	return PASS;
+	return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
 }
 
 /* Whether a flow has ended, so that a SYN may use its entry. */
@@ -299,7 +270,7 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 {
 	struct packet_scratch *scratch = scratch_area();
 	struct packet_flow *entry;
-	__u32 state, isn;
+	__u32 isn;
 	int verdict;
 
 	if (!pkt || !scratch)
@@ -328,26 +299,20 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		/* Its numbers are not the client's, which sends it again. */
 		return entry ? PASS : NEXT;
 	if (!entry || has_ended(entry)) {
-		verdict = open_flow(skb, pkt, !!entry);
-		if (verdict == NEXT && entry && has_ended(entry))
-			/* It would translate the new connection by the old numbers. */
+		/* It would translate the new connection by the old numbers. */
+		if (entry)
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
-		if (verdict != NEXT && scratch->flow.state == PACKET_ANSWERED &&
-		    !answer_syn(skb, pkt, &scratch->flow, scratch->flow.delay_ms))
-			return DROP;
-		return verdict;
+		verdict = open_flow(skb, pkt);
+		return verdict == PASS && scratch->flow.state == PACKET_ANSWERED ?
+			       strip_syn(skb, scratch, at, &scratch->flow) :
+			       verdict;
 	}
 	if (entry->ifindex != skb->ifindex)
 		return PASS;
-	state = entry->state;
-	/* Repeated: by the client, or by the node for it. */
+	/* Repeated: by the client, or by the node for it. One that has come back in a loop of routers is not
+	 * answered again. */
 	note_client_ts(entry, &scratch->options);
-	if (!is_half_open(state))
-		return strip_syn(skb, scratch, at, entry);
-	/* One that has come back in a loop of routers is not answered again. */
-	if (hop_limit(pkt) < entry->hop_limit || !returns(skb, pkt))
-		return PASS;
-	if (!answer_syn(skb, pkt, entry, 0))
-		return DROP;
-	return state == PACKET_ACCEPTED ? DROP : PASS;
+	if (is_half_open(entry->state) && hop_limit(pkt) >= entry->hop_limit && returns(skb, pkt))
+		expect_leaving(&scratch->key, entry, true);
+	return strip_syn(skb, scratch, at, entry);
 }

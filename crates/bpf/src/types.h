@@ -285,7 +285,6 @@ struct packet_flow {
 	struct packet_way up;	/* what the client sends */
 	struct packet_way down; /* what the server sends */
 	__u32 ended;      /* PACKET_FIN_*, PACKET_RESET, PACKET_PROBED_* */
-	__u32 epoch;	  /* of `struct observing`, in which its SYN arrived */
 	__be32 class_label; /* of its SYN, as in the first word of an IPv6 header */
 	__u32 other_isn;  /* of the last SYN that differs, which the server decides about */
 	__u16 window;	   /* the client's last, in HELD */
@@ -318,9 +317,8 @@ struct packet_flow {
 	__u8 out_strayed;
 	__u32 out_ifindex; /* by which the server's segments leave */
 	__u32 nearer_us; /* from its SYN until the nearer end had answered */
-	/* What the server acknowledges of an older connection; once it has answered, the interface by which
-	 * its SYN-ACK came. */
-	__u32 of_server;
+	__u32 of_server; /* what it acknowledges of an older connection */
+	__u32 server_ifindex; /* by which its SYN-ACK came */
 	__u16 connect_cs; /* how long its server may take to answer, in 10 ms */
 	__u8 older;	 /* enum packet_older */
 	__u8 is_sender;	 /* its client has sent much */
@@ -346,11 +344,8 @@ struct packet_profile {
 	__u8 offers; /* OFFERS_* */
 	__u8 tested; /* OFFERS_* that its server was offered; the others are unknown */
 	__u8 is_long; /* it sent more than a first window */
-	__u32 routed_from; /* interface from which a look-up found a way through this host */
 	__u32 rtt_us; /* least time from a SYN to its SYN-ACK */
-	__u64 routed_ns; /* when */
 	__u32 answers_from; /* interface by which its SYN-ACK came */
-	__u32 pad;
 	__u64 received_ns; /* when a client had sent it much on one connection; 0: never */
 };
 
@@ -379,13 +374,18 @@ struct packet_patience {
 	__u64 half_open_ns; /* for a client while many others are half-open */
 };
 
-/* An entry exists if connections of a client with a service pass this host. */
-struct packet_client {
+/* Prefixes of clients at an interface, and of servers. */
+struct packet_passage_key {
+	struct address client;
+	struct address server;
+	__u32 ifindex;
+};
+
+/* An entry exists if answers from one prefix to the other come by this host. */
+struct packet_passage {
 	__u64 learned_ns;
-	__u32 ifindex; /* of the client */
-	__u32 epoch;
-	__u16 mss; /* that it was granted: a firewall may clamp it for some (RFC 6691) */
-	__u16 pad[3];
+	__u32 mss; /* the most that clients were granted, and no more than one was granted less than promised */
+	__u32 pad;
 };
 
 /* The attempts to learn what a destination grants, or whether a client reaches it. */
@@ -539,11 +539,9 @@ enum step {
 	STAT(PACKET_UNFIT, "packet_unfit", \
 	     "SYNs with options or data that the packet path does not carry.") \
 	STAT(PACKET_LOCAL, "packet_local", \
-	     "SYNs that this host does not forward to another interface, or on the addresses of one of its sockets.") \
+	     "SYNs on the addresses of one of the sockets of this host, or that leave where they came.") \
 	STAT(PACKET_CLIENT, "packet_client", \
-	     "SYNs forwarded since their client was not observed to reach their destination, or would not get an answer.") \
-	STAT(PACKET_BLOCKED, "packet_blocked", \
-	     "SYNs not taken because the firewall of this host limits connections.") \
+	     "SYNs forwarded since no answer from their destination was seen to come this way, or their client would not get one.") \
 	STAT(PACKET_BAD, "packet_bad", \
 	     "SYNs left to sockets because their destination failed on the packet path lately, or has servers that grant less than others.") \
 	STAT(PACKET_FULL, "packet_full", \

@@ -139,12 +139,26 @@ fn refuse_by_error(network: &Network, router: &Namespace) {
     assert_eq!(redirect(&node, "packet_given_up"), 0);
 }
 
+/// What the node's host rejects has not left: its client gets the error, as without a node.
 // promise: PK3
 #[test]
-fn errors_of_the_node_reset_the_client() {
+fn errors_of_the_node_reach_the_client() {
     let network = line();
     talkative(network.nodes());
-    refuse_by_error(&network, network.node(0));
+    let (node, listener) = ready(&network);
+    for kind in ["port-unreachable", "admin-prohibited", "host-unreachable"] {
+        let rejects = format!("tcp dport {PORT} reject with icmpx {kind}");
+        for family in Family::ALL {
+            let taken = redirect(&node, "packet_taken");
+            firewall(network.node(0), "refusing", &[("forward", &rejects)]);
+            let dialled = dial(network.client(), target(&network, family, &listener));
+            let error = dialled.expect_err("it is refused").raw_os_error();
+            assert_ne!(error, Some(libc::ECONNRESET), "{kind} {family}");
+            assert_ne!(error, Some(libc::ETIMEDOUT), "{kind} {family}");
+            assert_eq!(redirect(&node, "packet_taken"), taken, "{kind} {family}");
+            remove_firewall(network.node(0), "refusing");
+        }
+    }
 }
 
 // promise: PK3

@@ -13,7 +13,7 @@ fn interrupted_beginnings_continue() {
     let (node, listener) = ready(&network);
     let resent = redirect(&node, "packet_resent");
     let syns = "tcp flags & (syn | ack) == syn drop";
-    firewall(network.node(0), "gone", &[("forward", syns)]);
+    firewall(network.server(), "gone", &[("input", syns)]);
     let mut clients = Family::ALL.map(|family| {
         let dialled = dial(network.client(), target(&network, family, &listener));
         dialled.expect("the node answers")
@@ -25,7 +25,7 @@ fn interrupted_beginnings_continue() {
     until("four more SYNs of each", || {
         redirect(&node, "packet_resent") >= resent + 8
     });
-    remove_firewall(network.node(0), "gone");
+    remove_firewall(network.server(), "gone");
     for _ in Family::ALL {
         let (mut server, peer) = accept(&listener);
         let mut client = clients

@@ -117,7 +117,7 @@ fn destinations_that_fail_are_explained() {
 }
 
 // promise: PK10
-/// Under a rule that observes, a destination that the node has observed from others is not enough.
+/// Under a rule that observes, answers must have come to the client's network this way.
 #[test]
 fn unobserved_clients_are_explained() {
     let network = line();
@@ -140,7 +140,7 @@ fn unobserved_clients_are_explained() {
     };
     let client = network.client_address(Family::V4).to_string();
     assert_eq!(ask(&client), "\"packet\" \"known\"");
-    assert_eq!(ask("192.0.2.77"), "\"forward\" \"client\"");
+    assert_eq!(ask("192.0.2.77"), "\"forward\" \"return\"");
 }
 
 #[test]

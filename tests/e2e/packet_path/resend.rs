@@ -23,11 +23,11 @@ fn lost_syns_are_sent_again() {
         for family in Family::ALL {
             let resent = redirect(&node, "packet_resent");
             let syns = "tcp flags & (syn | ack) == syn drop";
-            firewall(network.node(0), "lossy", &[("forward", syns)]);
+            firewall(network.server(), "lossy", &[("input", syns)]);
             let dialled = dial(network.client(), target(&network, family, &listener));
             let mut client = dialled.expect("the node answers");
             client.write_all(b"a question").expect("it is sent");
-            remove_firewall(network.node(0), "lossy");
+            remove_firewall(network.server(), "lossy");
             let (mut server, _) = accept(&listener);
             let mut received = [0; 10];
             server.read_exact(&mut received).expect("it arrives");
@@ -48,13 +48,13 @@ fn silent_clients_reach_their_server() {
     let (node, listener) = ready(&network);
     for family in Family::ALL {
         let syns = "tcp flags & (syn | ack) == syn drop";
-        firewall(network.node(0), "lossy", &[("forward", syns)]);
+        firewall(network.server(), "lossy", &[("input", syns)]);
         let answers = "tcp flags & (syn | ack) == ack drop";
         firewall(network.client(), "lossy", &[("output", answers)]);
         let dialled = dial(network.client(), target(&network, family, &listener));
         let client = dialled.expect("the node answers");
         remove_firewall(network.client(), "lossy");
-        remove_firewall(network.node(0), "lossy");
+        remove_firewall(network.server(), "lossy");
         let (server, _) = accept(&listener);
         let mut pair = Pair { client, server };
         carry(&mut pair.server, &mut pair.client, 2_000, 1);
@@ -71,7 +71,7 @@ fn silent_clients_learn_that_no_server_answers() {
     for links in [[Link::Veth, Link::Veth], [millisecond(), millisecond()]] {
         let network = network(links);
         let (_node, listener) = impatient(&network);
-        firewall(network.node(0), "dead", &[("forward", "drop")]);
+        firewall(network.server(), "dead", &[("input", "drop")]);
         let clients = Family::ALL.map(|family| {
             let dialled = dial(network.client(), target(&network, family, &listener));
             (family, dialled.expect("the node answers"))
@@ -92,7 +92,7 @@ fn absent_clients_have_one_syn_repeated() {
     let server = target(&network, Family::V4, &listener);
     let [client, server] = [CLAIMED.to_owned(), server.to_string()];
     let counted = "tcp flags & (syn | ack) == syn counter drop";
-    firewall(network.node(0), "dead", &[("forward", counted)]);
+    firewall(network.server(), "dead", &[("input", counted)]);
     let [client, server] = [client, server].map(|end| end.parse().expect("an IPv4 address"));
     expect_claimed(&network);
     send_syn(network.client(), client, server, &MSS);
@@ -103,7 +103,7 @@ fn absent_clients_have_one_syn_repeated() {
     std::thread::sleep(Duration::from_secs(6));
     assert_eq!(redirect(&node, "packet_resent"), 1);
     assert_eq!(redirect(&node, "packet_given_up"), 0);
-    let rules = firewall_text(network.node(0), "dead");
+    let rules = firewall_text(network.server(), "dead");
     assert!(rules.contains("counter packets 2 "), "{rules}");
 }
 

@@ -28,7 +28,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/posthaste";
 const OF_SERVICE: &str = "/run/posthaste/bpf";
 /// Changes with the layout of the maps: flows of another layout are left to the programs that made
 /// them.
-const LAYOUT: &str = "packets-22";
+const LAYOUT: &str = "packets-24";
 /// A directory that is made to see whether others can be.
 const TEST: &str = "test";
 /// The name of the program that removes flows that have ended.

@@ -67,9 +67,9 @@ pub struct PacketKnowledge {
     pub is_long: bool,
     /// Whether a client has sent it much on one connection: its clients are not answered early.
     pub receives: bool,
-    /// Whether connections of the client with the destination were seen to pass this host as it is
-    /// now. `false` without a client.
-    pub is_admitted: bool,
+    /// Whether answers from the destination's prefix to the client's were seen to come this way. `false`
+    /// without a client.
+    pub passes: bool,
 }
 
 /// At most `most` flows, in no order.
@@ -126,36 +126,36 @@ fn phase(flow: &types::packet_flow) -> PacketPhase {
     }
 }
 
-/// Which admissions of clients are valid.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Admissions {
-    /// Those of earlier epochs are not.
-    pub(crate) epoch: u32,
-    /// How long each is.
-    pub(crate) ttl: Duration,
-}
-
-/// What decides about a flow at `now` (CLOCK_MONOTONIC); its client's port does not count.
+/// What decides about a flow at `now` (CLOCK_MONOTONIC); its client's port does not count. `ttl`: how long it counts
+/// that answers came this way.
 pub(super) fn knowledge(
-    [profiles, clients]: [&Map; 2],
+    [profiles, passages]: [&Map; 2],
     flow: &Flow,
-    admissions: Admissions,
+    ttl: Duration,
     now: Duration,
 ) -> Result<PacketKnowledge, Error> {
+    let (prefixes, mut passes) = (layout::prefixes(flow), false);
+    // At whatever interface the client is.
+    passages.each(|key, value| {
+        let key = whole::<types::packet_passage_key>(key);
+        let is_of_flow = key.is_some_and(|key| {
+            [key.client, key.server].map(|prefix| prefix.word) == prefixes.map(|prefix| prefix.word)
+        });
+        let is_valid = |passage: types::packet_passage| {
+            now.saturating_sub(Duration::from_nanos(passage.learned_ns)) < ttl
+        };
+        passes = is_of_flow && whole(value).is_some_and(is_valid);
+        !passes
+    })?;
     let key = layout::profile_key(flow);
     let service = types::destination {
         ip: key.server,
         port: key.port,
         pad: 0,
     };
-    let client: Option<types::packet_client> = value_of(clients, bytes(&key))?;
-    let admits = |client: types::packet_client| {
-        let age = now.saturating_sub(Duration::from_nanos(client.learned_ns));
-        client.epoch == admissions.epoch && age < admissions.ttl
-    };
     let profile: Option<types::packet_profile> = value_of(profiles, bytes(&service))?;
     Ok(PacketKnowledge {
-        is_admitted: client.is_some_and(admits),
+        passes,
         ..profile.map_or_else(PacketKnowledge::default, |profile| {
             of_profile(&profile, now)
         })
@@ -178,6 +178,6 @@ fn of_profile(profile: &types::packet_profile, now: Duration) -> PacketKnowledge
         learned: (profile.learned_ns != 0 && age < PROFILE_VALID).then_some(age),
         is_long: profile.is_long != 0,
         receives: profile.received_ns != 0 && since(profile.received_ns) < RECEIVED_VALID,
-        is_admitted: false,
+        passes: false,
     }
 }

@@ -10,7 +10,7 @@ use super::Redirect;
 use crate::bypass::Bypass;
 use crate::error::Error;
 use crate::packet::pins::Pins;
-use crate::packet::report::{Admissions, PacketFlow, PacketKnowledge};
+use crate::packet::report::{PacketFlow, PacketKnowledge};
 use crate::packet::{PacketPath, Patience};
 use crate::rules::Wanted;
 
@@ -42,13 +42,9 @@ impl Redirect {
         flow: &Flow,
         now: Duration,
     ) -> Result<Option<PacketKnowledge>, Error> {
-        let admissions = Admissions {
-            epoch: self.epoch,
-            ttl: self.observing.ttl,
-        };
         let packet_path = self.packet_path.as_ref();
         packet_path
-            .map(|packet_path| packet_path.knowledge(flow, admissions, now))
+            .map(|packet_path| packet_path.knowledge(flow, self.observing.ttl, now))
             .transpose()
     }
 

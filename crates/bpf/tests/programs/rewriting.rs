@@ -200,7 +200,7 @@ impl<'a> Test<'a> {
         self.expect_unchanged([vec![forwarded(&end)], vec![]])?;
         if let Some(offer) = learns {
             let offered = [offer.shift.is_some(), offer.sack, offer.times.is_some()];
-            self.known.learn(offered, &answer);
+            self.known.learn(offered, &answer, false);
             let grant = Offer::of(&answer).unwrap();
             self.is_bad =
                 offer.sack && !grant.sack || offer.shift.is_some() && grant.shift.is_none();
@@ -243,7 +243,7 @@ impl<'a> Test<'a> {
         } else {
             self.answer_last(&mut flow, &answer)?;
             // The client has completed its handshake by then.
-            self.known.learn(promise.offered(), &answer);
+            self.known.learn(promise.offered(), &answer, true);
         }
         let grant = Offer::of(&answer).unwrap();
         self.is_bad = promise.sack && !grant.sack

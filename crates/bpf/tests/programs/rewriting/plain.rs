@@ -142,7 +142,7 @@ impl Test<'_> {
 pub(super) fn answered(syn: &Segment, answer: &Segment) -> Flow {
     let offer = Offer::of(syn).unwrap();
     let mut known = Known::default();
-    known.learn([true; 3], &syn_ack(syn));
+    known.learn([true; 3], &syn_ack(syn), false);
     Flow::new(syn, offer, known.promise(&offer, 8900), answer)
 }
 

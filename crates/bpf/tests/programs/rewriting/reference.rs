@@ -51,12 +51,17 @@ pub(super) struct Promise {
 }
 
 impl Known {
-    /// Learns from the answer to a SYN that offered these.
-    pub(super) fn learn(&mut self, offered: [bool; 3], answer: &Segment) {
+    /// Learns from the answer to a SYN that offered these; `is_promised`: its client has the node's answer.
+    pub(super) fn learn(&mut self, offered: [bool; 3], answer: &Segment, is_promised: bool) {
         let grant = Offer::of(answer).expect("servers send nothing else");
         let mss = grant.mss.unwrap_or(MSS_DEFAULT);
-        // Of what clients were granted, the least.
-        if self.mss == 0 || (MSS_DEFAULT..self.mss).contains(&mss) {
+        // Of what clients were granted, the most, but no more than a promise that was broken.
+        let counts = if is_promised {
+            (MSS_DEFAULT..self.mss).contains(&mss)
+        } else {
+            mss > self.mss
+        };
+        if self.mss == 0 || counts {
             self.mss = mss;
         }
         self.window = answer.window;
@@ -173,17 +178,18 @@ impl Flow {
         }
     }
 
-    /// The node's SYN-ACK for a SYN, in the order of the client's options.
+    /// The node's SYN-ACK for a SYN, with its options in the node's order.
     pub(super) fn to_client(&self, syn: &Segment) -> Segment {
         let promise = self.promise;
-        let answer = |option: Opt| match option {
-            Opt::Mss(_) => Some(Opt::Mss(promise.mss)),
-            Opt::Shift(_) => promise.shift.map(Opt::Shift),
-            Opt::SackPermitted => promise.sack.then_some(option),
-            Opt::Times(value, _) => promise.times.then_some(Opt::Times(self.time, value)),
-            _ => None,
-        };
-        let options = read(&syn.options).unwrap().into_iter().filter_map(answer);
+        let offer = Offer::of(syn).expect("the node read it");
+        let times = offer.times.filter(|_| promise.times);
+        let options = [
+            offer.mss.map(|_| Opt::Mss(promise.mss)),
+            (offer.sack && promise.sack).then_some(Opt::SackPermitted),
+            times.map(|(value, _)| Opt::Times(self.time, value)),
+            offer.shift.and(promise.shift).map(Opt::Shift),
+        ];
+        let options = options.into_iter().flatten();
         Segment {
             from: syn.to,
             to: syn.from,
