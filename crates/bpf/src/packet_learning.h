@@ -151,8 +151,11 @@ static __always_inline bool has_tested(const struct packet_profile *profile, __u
 	return is_valid(profile, now) && !(offers & ~profile->tested);
 }
 
+/* What is known in place of a segment size of a way that leaves by the interface by which it comes. */
+#define PASSAGE_TURNS 1
+
 /* The maximum segment size of connections between these prefixes, if answers were seen to come this way; else
- * 0. */
+ * 0, or PASSAGE_TURNS. */
 GLOBAL int passage_mss(const struct flow *flow, __u32 ifindex, __u64 now)
 {
 	const struct observing *how = how_to_observe();
@@ -438,6 +441,21 @@ GLOBAL int note_passage(const struct flow *flow, const struct packet_flow *entry
 	made.mss = former > entry->mss ? former : entry->mss;
 	key = passage_of(flow, entry->ifindex);
 	bpf_map_update_elem(&packet_passages, &key, &made, BPF_ANY);
+	return 0;
+}
+
+/* SYNs to there leave by the interface by which they come. */
+GLOBAL int note_turn(const struct packet_key *key, const struct packet_flow *flow)
+{
+	struct packet_passage made = { .learned_ns = bpf_ktime_get_ns(), .mss = PASSAGE_TURNS };
+	struct packet_passage_key passage;
+	struct flow ends;
+
+	if (!key || !flow)
+		return 0;
+	ends = flow_of(key, flow->turned);
+	passage = passage_of(&ends, flow->ifindex);
+	bpf_map_update_elem(&packet_passages, &passage, &made, BPF_ANY);
 	return 0;
 }
 

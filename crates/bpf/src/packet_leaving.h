@@ -131,6 +131,7 @@ GLOBAL int on_leaving(struct __sk_buff *skb, const struct view *view, __u32 l2_b
 	/* To a client whose packets leave where they come, the kernel shows the shorter way (ICMP redirect), which the
 	 * flow would take. */
 	if (leaving->flow.ifindex == skb->ifindex) {
+		note_turn(&leaving->key, &leaving->flow);
 		count(STAT_PACKET_LOCAL);
 		return NEXT;
 	}

@@ -170,14 +170,15 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 	struct packet_profile *profile;
 	struct destination service;
 	struct packet_flow *made;
-	__u32 request, mss;
+	__u32 request, mss, known;
 
 	if (!pkt || !scratch)
 		return NEXT;
 	request = request_of(pkt, now);
 	if (!request)
 		return NEXT;
-	if (has_socket(skb, pkt))
+	known = passage_mss(&pkt->flow, skb->ifindex, now);
+	if (known == PASSAGE_TURNS || has_socket(skb, pkt))
 		return leave(STAT_PACKET_LOCAL);
 	if (!is_fit(skb, pkt, &scratch->options) || sends_parts(pkt, now))
 		return leave_unfit(scratch, request);
@@ -198,7 +199,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 	}
 	mss = profile->mss;
 	if (request & REQUEST_OBSERVED)
-		mss = least(mss, passage_mss(&pkt->flow, skb->ifindex, now));
+		mss = least(mss, known);
 	if (!mss) {
 		count(STAT_PACKET_CLIENT);
 		return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;

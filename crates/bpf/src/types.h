@@ -384,7 +384,9 @@ struct packet_passage_key {
 /* An entry exists if answers from one prefix to the other come by this host. */
 struct packet_passage {
 	__u64 learned_ns;
-	__u32 mss; /* the most that clients were granted, and no more than one was granted less than promised */
+	/* The most that clients were granted, and no more than one was granted less than promised; or
+	 * PASSAGE_TURNS. */
+	__u32 mss;
 	__u32 pad;
 };
 

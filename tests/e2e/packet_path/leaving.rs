@@ -82,6 +82,9 @@ fn neighbours_are_answered_at_first_contact() {
         network.client().ip(&add).expect("an address is added");
         let (ip, _) = neighbour.split_once('/').expect("a prefix");
         let source = SocketAddr::new(ip.parse().expect("an address"), 0);
+        // The host answers no address of its link that it has not resolved.
+        let refused = SocketAddr::new(network.server_address(family), PORT + 1);
+        let _ = dial_from(network.client(), source, refused);
         let taken = redirect(&node, "packet_taken");
         let dialled = dial_from(
             network.client(),

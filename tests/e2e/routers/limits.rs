@@ -83,7 +83,7 @@ fn hours() {
         answered("client@LAN.2", ("WAN.2", 80)),
         answered("client@LAN.2", ("WAN.2", 81)),
     ];
-    Row::new(build, probes).relays_none().run();
+    Row::new(build, probes).relays_by_packets().run();
 }
 
 /// A firewall that looks at what connections carry.
@@ -102,5 +102,5 @@ fn contents() {
         answered("client@LAN.2", ("WAN.2", 80)),
         answered("client@LAN.2", ("WAN.2", 81)),
     ];
-    Row::new(build, probes).relays_none().run();
+    Row::new(build, probes).relays_by_packets().run();
 }

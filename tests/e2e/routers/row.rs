@@ -48,6 +48,8 @@ enum Relaying {
     Some,
     /// As [`Relaying::Some`], but the packet path carries none.
     BySockets,
+    /// The packet path carries some of them, and sockets relay none.
+    ByPackets,
     /// None was: there is nothing to relay.
     None,
     /// It did not even start, and reported this.
@@ -104,6 +106,12 @@ impl Row {
     /// The node has to relay some of these connections, but none by the packet path alone.
     pub(super) fn relays_by_sockets(mut self) -> Self {
         self.relaying = Relaying::BySockets;
+        self
+    }
+
+    /// The packet path has to carry some of these connections, and sockets must relay none.
+    pub(super) fn relays_by_packets(mut self) -> Self {
+        self.relaying = Relaying::ByPackets;
         self
     }
 
@@ -224,6 +232,7 @@ impl Row {
         match self.relaying {
             Relaying::Some => true,
             Relaying::BySockets => way != Way::Packet,
+            Relaying::ByPackets => [Way::Packet, Way::Auto].contains(&way),
             Relaying::Any | Relaying::None | Relaying::Refused(_) => false,
         }
     }
@@ -264,8 +273,14 @@ impl Row {
         for pair in with.pairs.difference(&without.pairs) {
             let _ = writeln!(text, "addresses that did not meet without: {pair}");
         }
-        if self.relaying == Relaying::None && with.begun != 0 {
-            let _ = writeln!(text, "{} were relayed", with.begun);
+        let [sockets, packets] = with.begun;
+        let forbidden = match self.relaying {
+            Relaying::None => sockets + packets,
+            Relaying::ByPackets => sockets,
+            _ => 0,
+        };
+        if forbidden > 0 {
+            let _ = writeln!(text, "{forbidden} were relayed");
         }
         if !text.is_empty() {
             println!("the end of the node's log:\n{}", with.log);
@@ -378,8 +393,8 @@ type Connect = fn(&Probe, Site<'_>) -> Vec<Ended>;
 struct Observed {
     ways: Vec<OfWay>,
     pairs: BTreeSet<String>,
-    /// How many connections the node has begun to relay.
-    begun: u64,
+    /// How many connections the node has begun to relay, by sockets and by packets.
+    begun: [u64; 2],
     log: String,
 }
 
@@ -415,8 +430,11 @@ fn count_of(node: &Node, way: Way, flows: &Flows) -> usize {
     }
 }
 
-fn begun(node: &Node) -> u64 {
-    counter(node, "relays_opened") + redirect(node, "packet_opened")
+fn begun(node: &Node) -> [u64; 2] {
+    [
+        counter(node, "relays_opened"),
+        redirect(node, "packet_opened"),
+    ]
 }
 
 /// The flows that the packet path carries. One that has ended is listed for some seconds.

@@ -126,6 +126,9 @@ fn phase(flow: &types::packet_flow) -> PacketPhase {
     }
 }
 
+/// `PASSAGE_TURNS`
+const TURNS: u32 = 1;
+
 /// What decides about a flow at `now` (CLOCK_MONOTONIC); its client's port does not count. `ttl`: how long it counts
 /// that answers came this way.
 pub(super) fn knowledge(
@@ -142,7 +145,8 @@ pub(super) fn knowledge(
             [key.client, key.server].map(|prefix| prefix.word) == prefixes.map(|prefix| prefix.word)
         });
         let is_valid = |passage: types::packet_passage| {
-            now.saturating_sub(Duration::from_nanos(passage.learned_ns)) < ttl
+            let age = now.saturating_sub(Duration::from_nanos(passage.learned_ns));
+            passage.mss > TURNS && age < ttl
         };
         passes = is_of_flow && whole(value).is_some_and(is_valid);
         !passes
