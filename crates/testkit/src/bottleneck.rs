@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Senders that share a bottleneck: a rate that changes, a queue of limited length, loss at random.
-//! Packets are the events; a schedule follows from its seed.
+//! Senders that share a bottleneck, packet by packet. A schedule follows from its seed.
+//!
+//! A packet passes the policer, waits in the queue, is transmitted, may be lost at random, and reaches its receiver.
+//! All of the path's delay lies on the way back. What a sender does with acknowledgements ([`Sender`]) is what TCP and
+//! QUIC have in common; what it does about congestion is a [`Rule`]. [`Cubic`], [`Reno`] and [`Bbr`] are models of
+//! what others use. Times are in nanoseconds since the start, rates in bytes per second.
 
-use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::{Rng, Timeline};
 
-mod cubic;
+mod bbr;
+mod link;
+mod loss_based;
+mod queue;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+pub mod trials;
 
-pub use cubic::Cubic;
+pub use bbr::Bbr;
+pub use link::{Link, Loss, Policer};
+pub use loss_based::{Cubic, Reno};
+pub use queue::{Discipline, Queue};
+pub use receiver::Acks;
+pub use sender::{Acked, RateSample, Sender};
 
 /// Bytes of a packet.
 pub const PACKET: u64 = 1250;
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// Bytes per second of so many Mbit/s.
 pub fn mbits(rate: u64) -> u64 {
@@ -21,8 +40,7 @@ pub fn mbits(rate: u64) -> u64 {
 
 /// Bytes that a rate in bytes per second carries in a time.
 pub fn product(rate: u64, time: Duration) -> u64 {
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    rate.saturating_mul(micros) / 1_000_000
+    carried(rate, ns(time))
 }
 
 /// The part of what the path can deliver that was, in percent.
@@ -30,37 +48,38 @@ pub fn percent(delivered: u64, rate: u64, time: Duration) -> u64 {
     delivered * 100 / product(rate, time)
 }
 
-/// A packet that was acknowledged, and what its sender learned by that. In bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Acked {
-    /// When it was sent.
-    pub sent: Duration,
-    /// What is lost.
-    pub lost: u64,
-    /// What is in flight now, and was before.
-    pub in_flight: u64,
-    pub former_in_flight: u64,
-    /// Whether the sender has more to send.
-    pub has_more: bool,
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bytes that a rate carries in nanoseconds.
+fn carried(rate: u64, ns: u64) -> u64 {
+    let bytes = u128::from(rate) * u128::from(ns) / u128::from(NS_PER_S);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds that a rate needs for bytes.
+fn time_for(bytes: u64, rate: u64) -> u64 {
+    bytes.saturating_mul(NS_PER_S) / rate.max(1)
 }
 
 /// A congestion control.
-pub trait Rule {
+pub trait Rule: Debug {
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
-    /// The time from one packet to the next, by the smoothed round-trip time.
-    fn step(&self, smoothed: Duration) -> Duration {
-        let _ = smoothed;
-        Duration::ZERO
+    /// Bytes per second at which packets may leave, by the smoothed round-trip time; 0: as the window permits.
+    fn pacing(&self, smoothed_ns: u64) -> u64 {
+        let _ = smoothed_ns;
+        0
     }
-    /// A packet is sent, with so many bytes in flight before.
-    fn on_sent(&mut self, now: Duration, in_flight: u64) {
-        let _ = (now, in_flight);
+    /// A packet is about to be sent, with so many bytes in flight before.
+    fn on_sent(&mut self, now_ns: u64, in_flight: u64) {
+        let _ = (now_ns, in_flight);
     }
-    /// A packet was acknowledged.
-    fn on_acked(&mut self, now: Duration, acked: Acked);
-    /// Nothing was acknowledged for long: so many bytes are lost.
-    fn on_time(&mut self, now: Duration, lost: u64);
+    /// An acknowledgement came.
+    fn on_acked(&mut self, acked: &Acked);
+    /// Nothing was acknowledged for long: so many bytes, all that were in flight, are lost.
+    fn on_timeout(&mut self, now_ns: u64, lost: u64);
 }
 
 impl<R: Rule + ?Sized> Rule for Box<R> {
@@ -68,241 +87,165 @@ impl<R: Rule + ?Sized> Rule for Box<R> {
         (**self).window()
     }
 
-    fn step(&self, smoothed: Duration) -> Duration {
-        (**self).step(smoothed)
+    fn pacing(&self, smoothed_ns: u64) -> u64 {
+        (**self).pacing(smoothed_ns)
     }
 
-    fn on_sent(&mut self, now: Duration, in_flight: u64) {
-        (**self).on_sent(now, in_flight);
+    fn on_sent(&mut self, now_ns: u64, in_flight: u64) {
+        (**self).on_sent(now_ns, in_flight);
     }
 
-    fn on_acked(&mut self, now: Duration, acked: Acked) {
-        (**self).on_acked(now, acked);
+    fn on_acked(&mut self, acked: &Acked) {
+        (**self).on_acked(acked);
     }
 
-    fn on_time(&mut self, now: Duration, lost: u64) {
-        (**self).on_time(now, lost);
-    }
-}
-
-/// A sender of some bytes.
-#[derive(Debug)]
-pub struct Sender<R> {
-    /// Its congestion control.
-    pub rule: R,
-    starts: Duration,
-    /// Bytes to send.
-    size: u64,
-    /// Number, time of sending.
-    outstanding: VecDeque<(u64, Duration)>,
-    next: u64,
-    /// The smoothed round-trip time.
-    smoothed: Duration,
-    /// When the pacer lets the next packet go.
-    paced: Duration,
-    /// When a packet was last sent or acknowledged.
-    active: Duration,
-    delivered: u64,
-    /// When all of its bytes had been acknowledged.
-    pub finished: Option<Duration>,
-}
-
-impl<R: Rule> Sender<R> {
-    /// One that always has something to send, from a time on.
-    pub fn new(rule: R, starts: Duration) -> Self {
-        Self::of_bytes(rule, starts, u64::MAX)
-    }
-
-    /// One that sends so many bytes.
-    pub fn of_bytes(rule: R, starts: Duration, size: u64) -> Self {
-        Self {
-            rule,
-            starts,
-            size,
-            outstanding: VecDeque::new(),
-            next: 0,
-            smoothed: Duration::from_millis(100),
-            paced: starts,
-            active: starts,
-            delivered: 0,
-            finished: None,
-        }
-    }
-
-    /// Gives it more bytes to send from now on.
-    pub fn add(&mut self, now: Duration, bytes: u64) {
-        self.size += bytes;
-        self.starts = now;
-        self.finished = None;
-    }
-
-    fn in_flight(&self) -> u64 {
-        self.outstanding.len() as u64 * PACKET
-    }
-
-    fn has_more(&self) -> bool {
-        self.delivered + self.in_flight() < self.size
-    }
-
-    /// Sends a packet if window and pacer permit; returns its number.
-    fn send(&mut self, now: Duration) -> Option<u64> {
-        let in_flight = self.in_flight();
-        let may_send = now >= self.starts && now >= self.paced && self.has_more();
-        // The first packet of a flight shows the rule that there is one.
-        if !may_send || (in_flight > 0 && in_flight + PACKET > self.rule.window()) {
-            return None;
-        }
-        self.rule.on_sent(now, in_flight);
-        if in_flight + PACKET > self.rule.window() {
-            return None;
-        }
-        let slack = Duration::from_millis(2);
-        self.paced = self.paced.max(now.saturating_sub(slack)) + self.rule.step(self.smoothed);
-        self.outstanding.push_back((self.next, now));
-        self.active = now;
-        self.next += 1;
-        Some(self.next - 1)
-    }
-
-    fn on_ack(&mut self, number: u64, now: Duration) {
-        let Some(place) = self.outstanding.iter().position(|one| one.0 == number) else {
-            return;
-        };
-        let former_in_flight = self.in_flight();
-        let (_, sent) = self.outstanding.remove(place).expect("it was found");
-        self.smoothed = (self.smoothed * 7 + (now - sent)) / 8;
-        self.delivered += PACKET;
-        self.active = now;
-        // RFC 9002 section 6.1.1: three packets behind it were acknowledged.
-        let is_lost = |one: &&(u64, Duration)| one.0 + 3 <= number;
-        let lost = self.outstanding.iter().take_while(is_lost).count();
-        self.outstanding.drain(..lost);
-        let acked = Acked {
-            sent,
-            lost: lost as u64 * PACKET,
-            in_flight: self.in_flight(),
-            former_in_flight,
-            has_more: self.has_more(),
-        };
-        self.rule.on_acked(now, acked);
-        if self.delivered >= self.size && self.finished.is_none() {
-            self.finished = Some(now);
-        }
-    }
-
-    /// Nothing was acknowledged for long: all is lost.
-    fn on_time(&mut self, now: Duration) {
-        let patience = self.smoothed * 3 + Duration::from_millis(200);
-        if !self.outstanding.is_empty() && now > self.active + patience {
-            let lost = self.in_flight();
-            self.outstanding.clear();
-            self.rule.on_time(now, lost);
-        }
+    fn on_timeout(&mut self, now_ns: u64, lost: u64) {
+        (**self).on_timeout(now_ns, lost);
     }
 }
 
 #[derive(Debug)]
 enum Event {
-    Acked(usize, u64),
-    Tick,
+    /// The link has transmitted a packet.
+    Transmitted,
+    /// A packet reaches the receiver of a sender.
+    Arrives(usize, receiver::Arrival),
+    /// A receiver has waited for a second packet for long enough.
+    AckDelayed(usize),
+    /// An acknowledgement of the next so many arrivals reaches a sender.
+    Acked(usize, usize),
+    /// A timer of a sender.
+    Wake(usize),
 }
 
-/// One bottleneck, and the packets on it.
+/// One bottleneck, the packets on it, and who sends them.
 #[derive(Debug)]
 pub struct Path<R> {
     rng: Rng,
-    /// Bytes per second from a time on.
-    pub rates: Vec<(Duration, u64)>,
-    /// The round-trip time without a queue.
-    round: Duration,
-    /// Bytes that may wait.
-    pub queue_max: u64,
-    /// Packets lost at random, in a thousand.
-    pub loss: u64,
+    /// What packets pass.
+    pub link: Link,
+    /// How receivers acknowledge.
+    pub acks: Acks,
     /// Who sends.
     pub senders: Vec<Sender<R>>,
-    free_at: Duration,
-    /// Packets sent, and those that had no place in the queue.
+    receivers: Vec<receiver::Receiver>,
+    /// Packets sent.
     pub sent: u64,
-    pub dropped: u64,
     /// The time.
     pub now: Duration,
-    events: Timeline<Duration, Event>,
+    events: Timeline<u64, Event>,
 }
 
 impl<R: Rule> Path<R> {
-    /// A path of `rate` bytes per second, with a queue of one product.
+    /// A path of `rate` bytes per second, with a queue of one product that drops its tail.
     pub fn new(seed: u64, rate: u64, round: Duration, senders: Vec<Sender<R>>) -> Self {
-        let mut events = Timeline::default();
-        events.add(Duration::ZERO, Event::Tick);
         Self {
             rng: Rng::new(seed),
-            rates: vec![(Duration::ZERO, rate)],
-            round,
-            queue_max: product(rate, round),
-            loss: 0,
+            link: Link::new(rate, round),
+            acks: Acks::default(),
             senders,
-            free_at: Duration::ZERO,
+            receivers: Vec::new(),
             sent: 0,
-            dropped: 0,
             now: Duration::ZERO,
-            events,
+            events: Timeline::default(),
         }
     }
 
-    fn rate(&self) -> u64 {
-        let begun = self.rates.iter().take_while(|(from, _)| *from <= self.now);
-        begun.last().map_or(0, |(_, rate)| *rate)
-    }
-
-    fn transmit(&mut self, sender: usize, number: u64) {
-        self.sent += 1;
-        let waiting = product(self.rate(), self.free_at.saturating_sub(self.now));
-        if waiting + PACKET > self.queue_max {
-            self.dropped += 1;
-            return;
-        }
-        let took = Duration::from_secs_f64(PACKET as f64 / self.rate() as f64);
-        self.free_at = self.free_at.max(self.now) + took;
-        if self.rng.below(1000_u64) >= self.loss {
-            self.events
-                .add(self.free_at + self.round, Event::Acked(sender, number));
-        }
+    /// Packets that the path has dropped for want of room, in the queue or by the policer.
+    pub fn dropped(&self) -> u64 {
+        self.link.dropped()
     }
 
     /// Runs for so long; returns the bytes that each sender has delivered meanwhile.
     pub fn run(&mut self, time: Duration) -> Vec<u64> {
-        let before: Vec<u64> = self.senders.iter().map(|one| one.delivered).collect();
+        let before: Vec<u64> = self.senders.iter().map(Sender::delivered).collect();
+        self.receivers
+            .resize_with(self.senders.len(), receiver::Receiver::default);
+        for sender in 0..self.senders.len() {
+            self.act(sender, ns(self.now));
+        }
         let until = self.now + time;
-        while self.events.first().is_some_and(|at| at <= until) {
+        self.link.queue.begin(ns(self.now));
+        while self.events.first().is_some_and(|at| at <= ns(until)) {
             let (at, event) = self.events.pop().expect("there is one");
-            self.now = at;
-            match event {
-                Event::Acked(sender, number) => {
-                    self.senders[sender].on_ack(number, at);
-                    self.send(sender);
+            self.on_event(at, event);
+        }
+        self.link.queue.count(ns(until));
+        self.now = until;
+        let after = self.senders.iter().map(Sender::delivered);
+        after.zip(before).map(|(to, from)| to - from).collect()
+    }
+
+    fn on_event(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Transmitted => self.on_transmitted(now),
+            Event::Arrives(to, arrival) => self.on_arrival(now, to, arrival),
+            Event::AckDelayed(of) => {
+                if self.receivers[of].is_delayed(now) {
+                    self.acknowledge(now, of);
                 }
-                Event::Tick => {
-                    for sender in 0..self.senders.len() {
-                        self.senders[sender].on_time(at);
-                        self.send(sender);
-                    }
-                    self.events
-                        .add(at + Duration::from_micros(500), Event::Tick);
+            }
+            Event::Acked(sender, count) => {
+                let arrivals = self.receivers[sender].acknowledged(count);
+                self.senders[sender].on_ack(now, arrivals);
+                self.act(sender, now);
+            }
+            Event::Wake(sender) => {
+                if self.senders[sender].on_wake(now) {
+                    self.act(sender, now);
                 }
             }
         }
-        self.now = until;
-        let after = self.senders.iter().map(|one| one.delivered);
-        after
-            .zip(before)
-            .map(|(after, before)| after - before)
-            .collect()
     }
 
-    fn send(&mut self, sender: usize) {
-        while let Some(number) = self.senders[sender].send(self.now) {
-            self.transmit(sender, number);
+    /// Sends what window and pacer permit, and sets the timer.
+    fn act(&mut self, sender: usize, now: u64) {
+        while let Some(number) = self.senders[sender].send(now) {
+            self.sent += 1;
+            let is_ecn = self.senders[sender].is_ecn;
+            let is_idle = self.link.offer(now, (sender, number), is_ecn);
+            if is_idle {
+                self.transmit(now);
+            }
         }
+        if let Some(at) = self.senders[sender].next_wake(now) {
+            self.events.add(at, Event::Wake(sender));
+        }
+    }
+
+    fn transmit(&mut self, now: u64) {
+        if let Some(took) = self.link.transmit(now) {
+            self.events.add(now + took, Event::Transmitted);
+        }
+    }
+
+    fn on_transmitted(&mut self, now: u64) {
+        let packet = self.link.transmitted();
+        self.transmit(now);
+        if self.link.loses(&mut self.rng) {
+            return;
+        }
+        let arrival = receiver::Arrival {
+            number: packet.number,
+            is_marked: packet.is_marked,
+        };
+        match self.link.arrives(now, &mut self.rng) {
+            at if at > now => self.events.add(at, Event::Arrives(packet.sender, arrival)),
+            _ => self.on_arrival(now, packet.sender, arrival),
+        }
+    }
+
+    fn on_arrival(&mut self, now: u64, to: usize, arrival: receiver::Arrival) {
+        match self.receivers[to].on_arrival(now, arrival, &self.acks) {
+            receiver::Reaction::Acknowledge => self.acknowledge(now, to),
+            receiver::Reaction::Delay(until) => self.events.add(until, Event::AckDelayed(to)),
+            receiver::Reaction::Wait => {}
+        }
+    }
+
+    fn acknowledge(&mut self, now: u64, of: usize) {
+        let round = self.link.round(now) + self.senders[of].further_ns;
+        let (at, count) = self.receivers[of].acknowledge(now + round, &self.acks);
+        self.events.add(at, Event::Acked(of, count));
     }
 }

@@ -123,13 +123,13 @@ void host_send(struct host_socket *sk, __u64 now)
 	on_event(arguments);
 }
 
-/* A segment was acknowledged: segments lost, in flight before and after, and whether there is
- * more to send. */
-void host_ack(struct host_socket *sk, __u64 now, long rtt_us, int lost, __u32 before, __u32 after,
-	      __u32 has_more)
+/* Segments were acknowledged: those, segments lost, in flight before and after, and whether there
+ * is more to send. */
+void host_ack(struct host_socket *sk, __u64 now, long rtt_us, __u32 acked, int lost, __u32 before,
+	      __u32 after, __u32 has_more)
 {
 	struct host_sample sample = {
-		.rtt_us = rtt_us, .losses = lost, .acked_sacked = 1, .prior_in_flight = before,
+		.rtt_us = rtt_us, .losses = lost, .acked_sacked = acked, .prior_in_flight = before,
 	};
 	__u64 arguments[] = { (__u64)sk, 0, 0, (__u64)&sample };
 
