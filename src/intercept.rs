@@ -74,9 +74,13 @@ impl Host for WorkerHost {
         self.destroyer.destroy(closed);
     }
 
-    fn path_addresses(&mut self) -> Vec<IpAddr> {
-        // A kernel without Multipath TCP has none.
-        host::subflow_endpoints().unwrap_or_default()
+    fn path_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        match host::subflow_endpoints() {
+            Ok(addresses) => Some(addresses),
+            // A kernel without Multipath TCP has none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Vec::new()),
+            Err(_) => None,
+        }
     }
 
     fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {

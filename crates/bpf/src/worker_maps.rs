@@ -66,7 +66,7 @@ pub trait Host {
     /// Destroys the socket with these addresses that is in TIME_WAIT. Returns whether there was one.
     fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr) -> bool;
     /// Its addresses from which connections of Multipath TCP open further paths.
-    fn path_addresses(&mut self) -> Vec<IpAddr>;
+    fn path_addresses(&mut self) -> Option<Vec<IpAddr>>;
     /// Logs that relays are blocked from now on.
     fn report_block(&mut self);
 }
@@ -467,7 +467,7 @@ impl Intercept for WorkerMaps {
         self.host.destroy(closed);
     }
 
-    fn path_addresses(&mut self) -> Vec<IpAddr> {
+    fn path_addresses(&mut self) -> Option<Vec<IpAddr>> {
         self.host.path_addresses()
     }
 }

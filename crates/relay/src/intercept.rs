@@ -315,9 +315,10 @@ pub trait Intercept {
     fn set_token(&mut self, _token: u32, _server: Option<SocketAddr>) -> io::Result<()> {
         Ok(())
     }
-    /// This host's addresses from which connections of Multipath TCP open further paths.
-    fn path_addresses(&mut self) -> Vec<IpAddr> {
-        Vec::new()
+    /// This host's addresses from which connections of Multipath TCP open further paths; `None` if they cannot be
+    /// read now.
+    fn path_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        Some(Vec::new())
     }
     /// Whether a worker has set this token.
     fn has_token(&mut self, _token: u32) -> bool {

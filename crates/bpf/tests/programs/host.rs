@@ -287,8 +287,8 @@ pub(crate) fn rule(action: Action, accept: AcceptMode) -> Rule {
 pub(crate) struct NoHost;
 
 impl posthaste_bpf::Host for NoHost {
-    fn path_addresses(&mut self) -> Vec<IpAddr> {
-        Vec::new()
+    fn path_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        Some(Vec::new())
     }
 
     fn tracks_connections(&mut self, _now: bool) -> bool {

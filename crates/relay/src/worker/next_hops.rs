@@ -274,7 +274,10 @@ impl<I: Intercept> Worker<I> {
     pub(super) fn renew_uplinks(&mut self) {
         let now = self.now;
         if let Some(warm) = self.warm.as_mut().filter(|warm| warm.wants_uplinks(now)) {
-            warm.set_uplinks(&self.intercept.path_addresses(), now);
+            // What could not be read is read again at the next occasion.
+            if let Some(addresses) = self.intercept.path_addresses() {
+                warm.set_uplinks(&addresses, now);
+            }
         }
     }
 
