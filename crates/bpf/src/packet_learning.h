@@ -218,11 +218,12 @@ static __always_inline void stop_learning(struct packet_flow *entry, __u32 to)
 
 /* Makes the entry of a flow whose SYN-ACK shows what the node has not learned yet: what its service grants, or that
  * its answers come this way. False if the same was learned a moment ago, or there is no room. */
-static __always_inline bool enter_learning(const struct packet_key *key, const struct packet_flow *made)
+static __always_inline bool enter_learning(const struct packet_key *key, const struct packet_flow *made,
+					   bool about_service)
 {
 	struct packet_control *control = control_of_node();
 	struct flow flow = flow_of(key, made->turned);
-	struct profile_key about = made->is_measured ? service_key(&flow) : prefixes_key(&flow);
+	struct profile_key about = about_service ? service_key(&flow) : prefixes_key(&flow);
 
 	if (!control || control->learning >= LEARNING_MAX || !take_turn(&about, made->since_ns)) {
 		count(STAT_PACKET_UNLEARNED);

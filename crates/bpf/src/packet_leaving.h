@@ -15,12 +15,18 @@
 /* Longer than a batch takes. */
 #define LEAVING_NS 5000000ull
 
+enum leaving_as {
+	LEAVING_NEW,
+	LEAVING_UNKNOWN,  /* nothing is known of its service */
+	LEAVING_REPEATED, /* the flow has an entry */
+};
+
 struct packet_leaving {
 	struct packet_key key;
-	__u32 waits;	   /* it has not left */
+	__u32 waits; /* it has not left */
 	__u64 taken_ns;
 	struct packet_flow flow;
-	__u32 is_repeated; /* the flow has an entry */
+	__u32 as; /* enum leaving_as */
 	__u32 pad;
 };
 
@@ -41,7 +47,7 @@ static __always_inline struct packet_leaving *leaving_here(__u32 isn)
 
 /* Has the SYN in hand recognized when it leaves. `flow`: its entry, or what that will be. */
 static __always_inline bool expect_leaving(const struct packet_key *key, const struct packet_flow *flow,
-					   bool is_repeated)
+					   enum leaving_as as)
 {
 	struct packet_leaving *leaving = leaving_here(flow->client_isn);
 
@@ -49,7 +55,7 @@ static __always_inline bool expect_leaving(const struct packet_key *key, const s
 		return false;
 	leaving->key = *key;
 	leaving->flow = *flow;
-	leaving->is_repeated = is_repeated;
+	leaving->as = as;
 	leaving->taken_ns = bpf_ktime_get_ns();
 	leaving->waits = true;
 	return true;
@@ -90,7 +96,7 @@ static __always_inline int become_answer(struct __sk_buff *skb, const struct pac
 	answer_syn(segment, entry);
 	if (!write_segment(skb, segment, NULL))
 		return DROP;
-	if (entry->delay_ms && !leaving->is_repeated)
+	if (entry->delay_ms && leaving->as != LEAVING_REPEATED)
 		bpf_skb_set_tstamp(skb, bpf_ktime_get_ns() + entry->delay_ms * 1000000ull,
 				   BPF_SKB_TSTAMP_DELIVERY_MONO);
 	return bpf_redirect(entry->ifindex, 0);
@@ -102,7 +108,8 @@ static __always_inline bool admit_flow(struct packet_leaving *leaving)
 	__u64 prefix = prefix_of_flow(&leaving->key, &leaving->flow);
 
 	if (leaving->flow.state == PACKET_LEARNING)
-		return enter_learning(&leaving->key, &leaving->flow);
+		return enter_learning(&leaving->key, &leaving->flow,
+				      leaving->as == LEAVING_UNKNOWN);
 	if (!enter_half_open(prefix)) {
 		count(STAT_PACKET_FULL);
 		return false;
@@ -135,7 +142,7 @@ GLOBAL int on_leaving(struct __sk_buff *skb, const struct view *view, __u32 l2_b
 		count(STAT_PACKET_LOCAL);
 		return NEXT;
 	}
-	if (!leaving->is_repeated && !admit_flow(leaving))
+	if (leaving->as != LEAVING_REPEATED && !admit_flow(leaving))
 		return NEXT;
 	note_client_port(leaving->flow.turned ? leaving->key.second_port : leaving->key.first_port);
 	if (leaving->flow.state == PACKET_LEARNING)

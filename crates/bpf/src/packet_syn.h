@@ -194,15 +194,14 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 	if (!profile || !has_tested(profile, scratch->options.offers, now)) {
 		if (!routes_back(skb, pkt))
 			return leave(STAT_PACKET_CLIENT);
-		made->is_measured = true;
-		return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
+		return expect_leaving(&scratch->key, made, LEAVING_UNKNOWN) ? PASS : NEXT;
 	}
 	mss = profile->mss;
 	if (request & REQUEST_OBSERVED)
 		mss = least(mss, known);
 	if (!mss) {
 		count(STAT_PACKET_CLIENT);
-		return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
+		return expect_leaving(&scratch->key, made, LEAVING_NEW) ? PASS : NEXT;
 	}
 	if ((request & REQUEST_SHORT && profile->is_long) || receives_much(profile, now))
 		return leave(STAT_PACKET_LONG);
@@ -210,7 +209,7 @@ GLOBAL int open_flow(struct __sk_buff *skb, struct packet *pkt)
 		return leave(STAT_PACKET_CLIENT);
 	made->connect_cs = request >> REQUEST_BITS;
 	answer(made, pkt, profile, fit_mss(skb, pkt->family, mss), &scratch->options);
-	return expect_leaving(&scratch->key, made, false) ? PASS : NEXT;
+	return expect_leaving(&scratch->key, made, LEAVING_NEW) ? PASS : NEXT;
 }
 
 /* Whether a flow has ended, so that a SYN may use its entry. */
@@ -314,6 +313,6 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 	 * answered again. */
 	note_client_ts(entry, &scratch->options);
 	if (is_half_open(entry->state) && hop_limit(pkt) >= entry->hop_limit && returns(skb, pkt))
-		expect_leaving(&scratch->key, entry, true);
+		expect_leaving(&scratch->key, entry, LEAVING_REPEATED);
 	return strip_syn(skb, scratch, at, entry);
 }
