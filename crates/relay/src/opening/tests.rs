@@ -229,6 +229,25 @@ fn doubted_hop_left_when_silent() {
     trace.tries(hop(3), 700);
 }
 
+/// That its client is validated may be what shows that a hop is gone.
+#[test]
+fn hop_gone_at_the_validation_left() {
+    let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);
+    trace.opens(2, Sent::Warm, 0);
+    let joined = [Action::Release, Action::SendValidated, Action::Join];
+    assert_eq!(list(trace.0.on_validated()), joined);
+    // The message could not be sent, so the flow was not joined.
+    let lost = list(trace.0.on_reply(None, ms(30)));
+    assert_eq!(lost, [Action::Close, Action::Try]);
+    assert!(trace.tries(hop(2), 30).cold);
+    trace.opens(2, Sent::Cold, 30);
+    // The request on the new hop says that the client is validated.
+    assert_eq!(
+        list(trace.0.on_hop_accepted()),
+        [Action::AwaitReply, Action::Join]
+    );
+}
+
 #[test]
 fn gone_warm_hop_retried_cold() {
     let mut trace = begun(AcceptMode::EARLY, Arrival::Plain, &[hop(2)]);

@@ -233,7 +233,7 @@ impl<I: Intercept> Worker<I> {
                 }
                 Action::SendValidated => {
                     if entry.send_validated().is_err() {
-                        self.end_with(key, Outcome::HopFailed, None);
+                        return self.on_hop_gone(key);
                     }
                 }
                 Action::Join => self.join(key, ready),
@@ -267,6 +267,20 @@ impl<I: Intercept> Worker<I> {
                 action => self.record_action(key, action),
             }
         }
+    }
+
+    /// The hop turns out to be gone before a byte of the flow has left: what was to be done with it is
+    /// not.
+    fn on_hop_gone(&mut self, key: u64) {
+        let preface = self
+            .entries
+            .live(key)
+            .and_then(|entry| entry.preface.as_deref());
+        if preface.is_some_and(|preface| preface.expecting.is_some()) {
+            return self.drive(key, |opening, now| opening.on_reply(None, now));
+        }
+        // The server has answered over it, and its connection ends with the hop.
+        self.end_with(key, Outcome::HopFailed, None);
     }
 
     /// Carries out what changes the worker's records, and no connection.
