@@ -241,7 +241,7 @@ fn hop_gone_at_the_validation_left() {
     assert_eq!(lost, [Action::Close, Action::Try]);
     assert!(trace.tries(hop(2), 30).cold);
     trace.opens(2, Sent::Cold, 30);
-    // The request on the new hop says that the client is validated.
+    // The request on the new hop reports that the client is validated.
     assert_eq!(
         list(trace.0.on_hop_accepted()),
         [Action::AwaitReply, Action::Join]
