@@ -13,7 +13,7 @@ use super::testbed::{
     TRANSFER, TwoPaths, address, content, multipath, server, transfer, until_joined,
 };
 use crate::requests::{ALLOWED, KEY, LISTENER_PORT};
-use crate::support::{PORT, SOON, binary, counter, deliver, dial, until, until_ended};
+use crate::support::{PORT, SOON, binary, counter, deliver, dial, firewall, until, until_ended};
 
 /// The port of the near node's listener, on its loopback address.
 const OWN: u16 = 8080;
@@ -161,6 +161,30 @@ fn hops_become_tcp() {
             off.expect("a sysctl");
         }
         assert_eq!(counter(&nodes.near, "multipath_fell_back_server"), 1);
+    }
+}
+
+/// The uplink of the routes lets nothing pass, with no sign of that.
+// promise: MP12
+#[test]
+fn new_hops_leave_a_silent_uplink() {
+    for pool in ["pool_max = 0\n", "pool_min = 1\npool_max = 1\n"] {
+        let of_peer = format!("transport = \"mptcp\"\n{pool}");
+        let nodes = TwoNodes::new(Family::V4, "multipath = true\n", &of_peer);
+        let listener = nodes.bed.listen(Family::V4, Protocol::TCP);
+        let (client, server) = nodes.connect(&listener);
+        nodes.finish(client, server, 1);
+        // The other one has a way to the far node's address.
+        let silent = [
+            ("prerouting", "iifname \"c1\" drop"),
+            ("postrouting", "oifname \"c1\" drop"),
+        ];
+        firewall(&nodes.bed.router, "silent", &silent);
+        for count in 2..4 {
+            let (client, server) = nodes.connect(&listener);
+            nodes.finish(client, server, count);
+        }
+        assert_eq!(counter(&nodes.near, "hops_failed"), 0, "{pool}");
     }
 }
 

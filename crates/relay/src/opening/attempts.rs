@@ -147,16 +147,19 @@ impl Opening {
 
     /// The next node has taken too long to accept the connection: if that may be for the uplink, another
     /// one is tried.
-    pub(crate) fn on_hop_late(&mut self, now: Duration) -> Actions {
+    pub(crate) fn on_hop_late(&mut self) -> Actions {
         match self.attempt {
             Some(attempt) if attempt.sent == Sent::Uplink => {
                 self.attempt = None;
-                self.hops.retry_cold(NextHop::Hop(attempt.via), true);
+                // Nothing is known against the option, which this SYN did not carry.
+                let without_option = attempt.without_syn_option;
+                self.hops
+                    .retry_cold(NextHop::Hop(attempt.via), without_option);
                 Actions::from(Action::UplinkSilent)
                     .push(Action::Close)
                     .push(Action::Try)
             }
-            _ => self.on_reply(None, now),
+            _ => self.on_hop_failed(None),
         }
     }
 

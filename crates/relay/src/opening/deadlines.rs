@@ -51,7 +51,7 @@ impl Opening {
     /// A deadline has passed. `unsent` is whether the upstream SYN is still in this host.
     pub(crate) fn on_time(&mut self, unsent: bool, now: Duration) -> Actions {
         if self.is_hop_late(now) {
-            return self.on_hop_failed(None);
+            return self.on_hop_late();
         }
         let mut actions = Actions::default();
         // A SYN that waits in this host for a neighbour has reached no server yet.

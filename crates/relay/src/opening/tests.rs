@@ -229,6 +229,26 @@ fn doubted_hop_left_when_silent() {
     trace.tries(hop(3), 700);
 }
 
+/// Whichever comes first, the look at the hop or the deadline of the flow.
+#[test]
+fn silent_uplink_left() {
+    for by_deadline in [false, true] {
+        let mut trace = begun(AcceptMode::LATE, Arrival::Plain, &[hop(2)]);
+        let opened = trace.opens(2, Sent::Uplink, 0);
+        assert_eq!(opened, [Action::LookAt(ms(500))]);
+        let late = match by_deadline {
+            true => trace.0.on_time(false, ms(500)),
+            false => trace.0.on_hop_late(),
+        };
+        assert_eq!(
+            list(late),
+            [Action::UplinkSilent, Action::Close, Action::Try]
+        );
+        let order = trace.tries(hop(2), 500);
+        assert!(order.cold && !order.without_syn_option);
+    }
+}
+
 /// That its client is validated may be what shows that a hop is gone.
 #[test]
 fn hop_gone_at_the_validation_left() {

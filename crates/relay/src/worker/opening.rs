@@ -442,7 +442,7 @@ impl<I: Intercept> Worker<I> {
         };
         let pending = entry.pending();
         if pending.is_some_and(|pending| pending.opening.is_hop_late(now)) {
-            return self.drive(key, Opening::on_hop_late);
+            return self.drive(key, |opening, _| opening.on_hop_late());
         }
         let preface = entry.preface.as_deref();
         let peer = preface

@@ -355,7 +355,7 @@ impl World {
         if let Stage::Opening(opening) = &mut self.flows[id].stage
             && opening.is_hop_late(now)
         {
-            return self.drive(id, Opening::on_hop_late);
+            return self.drive(id, |opening, _| opening.on_hop_late());
         }
         if let Some((via, since, seen)) = self.seen_of(id) {
             let actions = silence::on_look(via, since, now, seen);
