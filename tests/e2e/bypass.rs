@@ -688,10 +688,8 @@ fn flows_outlive_a_killed_node() {
     let mut node = start_relaying_in(network.node(0), CONFIG);
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
-        let left = ended(&node, "bypassed");
-        let pair = open_limited(&network, family, &listener);
-        let transfer = Transfer::start(&pair);
-        until_ended(&node, "bypassed", left + 1);
+        let open = || open_limited(&network, family, &listener);
+        let transfer = hand_over(&node, &open, &|| ());
         if family == Family::V6 {
             node.kill().expect("it runs");
         }
