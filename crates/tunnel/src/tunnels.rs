@@ -127,6 +127,8 @@ impl Tunnels {
         for number in gone {
             self.sockets.remove(&number);
         }
+        // One that had no room reports none any more.
+        self.count_blocked();
         for address in addresses {
             let mut bound = self.listeners.iter();
             let bound = bound.any(|number| {

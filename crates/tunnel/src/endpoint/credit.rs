@@ -136,7 +136,10 @@ impl Conn {
         };
         let (window, _) = self.load.window_and_room();
         let shared = (SHARED_MIN + SHARED_WINDOWS * window).min(SHARED_MAX);
-        let most = shared.saturating_sub(self.credit.unread).max(STREAM_MIN);
+        // What a stream has not reported yet may have been read: that of idle ones must not add up.
+        let unreported = self.streams.len() as u64 * REPORT_EVERY;
+        let unread = self.credit.unread.saturating_sub(unreported);
+        let most = shared.saturating_sub(unread).max(STREAM_MIN);
         let most = local.pace.map_or(most, |pace| most.min(pace.room));
         most.saturating_sub(local.written - local.taken)
     }

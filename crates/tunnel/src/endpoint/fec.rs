@@ -297,6 +297,8 @@ impl Conn {
 impl Fec {
     /// The path has changed, and with it the load.
     pub(super) fn set_load(&mut self, load: Arc<Load>) {
+        // It counts from the beginning.
+        self.backlog = Backlog::default();
         self.load = load;
     }
 

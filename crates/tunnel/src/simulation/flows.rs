@@ -487,3 +487,41 @@ fn unread_bytes_are_bounded() {
         }
     }
 }
+
+/// What idle streams have not reported was read, and is not held against others.
+// promise: D11
+#[test]
+fn idle_streams_take_no_room() {
+    const STREAMS: usize = 200;
+    let mut network = Network::new(|_, _| false);
+    network.run_until("up", Network::is_up);
+    network.run_for(ms(1000));
+    let mut read = 0;
+    for tag in 0..STREAMS as u64 {
+        let stream = network.ends[0].open(network.dialed, tag).unwrap();
+        assert_eq!(network.ends[0].write(stream, &[0; 20_000]).unwrap(), 20_000);
+        let all = read + 20_000;
+        while read < all {
+            network.turn();
+            let accepted = network.events[1].iter().find_map(|event| match event {
+                Event::Opened {
+                    stream: accepted, ..
+                } if accepted.id == stream.id => Some(*accepted),
+                _ => None,
+            });
+            let Some(accepted) = accepted else { continue };
+            while let Ok(bytes) = network.ends[1].read(accepted, &mut [0; 16 << 10]) {
+                read += bytes;
+            }
+        }
+    }
+    let busy = network.ends[0]
+        .open(network.dialed, STREAMS as u64)
+        .unwrap();
+    let mut filled = 0;
+    for _ in 0..100 {
+        filled += fill(&mut network, busy);
+        network.turn();
+    }
+    assert!(filled >= 512 << 10, "{filled}");
+}
