@@ -61,6 +61,15 @@ static __always_inline bool expect_leaving(const struct packet_key *key, const s
 	return true;
 }
 
+/* Another SYN with the number of one that has not left would be taken for it. */
+static __always_inline void forget_leaving(__u32 isn)
+{
+	struct packet_leaving *leaving = leaving_here(isn);
+
+	if (leaving && leaving->flow.client_isn == isn)
+		leaving->waits = false;
+}
+
 /* Makes of the SYN in hand, of which a copy goes on, the node's answer to it. A device may have no link layer
  * header where the client's has one. */
 static __always_inline int become_answer(struct __sk_buff *skb, const struct packet_leaving *leaving,

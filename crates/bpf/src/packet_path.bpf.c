@@ -107,6 +107,7 @@ static __always_inline int carry_in(struct __sk_buff *skb, struct view *view)
 	if (seen != SEEN_SEGMENT)
 		return seen == SEEN_ICMP ? icmp_in(skb) : NEXT;
 	if (opens(view)) {
+		forget_leaving(view->seq);
 		if (view->rare)
 			return on_rare_syn(skb, view);
 		pkt = parse_segment(skb, view, 0, device->l2_bytes);

@@ -299,9 +299,13 @@ GLOBAL int on_syn(struct __sk_buff *skb, struct packet *pkt, __u32 at)
 		/* Its numbers are not the client's, which sends it again. */
 		return entry ? PASS : NEXT;
 	if (!entry || has_ended(entry)) {
-		/* It would translate the new connection by the old numbers. */
-		if (entry)
+		/* It would translate the new connection by the old numbers. Claimed first: the sweep may be about to
+		 * remove what has this key by then. */
+		if (entry) {
+			if (!change(entry, entry->state, PACKET_REMOVED))
+				return NEXT;
 			bpf_map_delete_elem(&packet_flows, &scratch->key);
+		}
 		verdict = open_flow(skb, pkt);
 		return verdict == PASS && scratch->flow.state == PACKET_ANSWERED ?
 			       strip_syn(skb, scratch, at, &scratch->flow) :
