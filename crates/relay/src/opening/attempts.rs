@@ -141,6 +141,8 @@ impl Opening {
                 self.hops.retry_cold(NextHop::Hop(attempt.via), true);
                 Actions::from(Action::Close).push(Action::Try)
             }
+            // A router may report that its own uplink is down.
+            Some(attempt) if !is_rejected && attempt.sent == Sent::Uplink => self.on_hop_late(),
             _ => self.on_hop_failed(None),
         }
     }

@@ -231,7 +231,8 @@ impl Joined {
 
     fn on_unfailed_end(self, outcome: Outcome) -> Actions {
         let report = match outcome {
-            _ if !self.is_awaited => Some(Report::Connected(self.via)),
+            // Its reply was recorded when it came, and may have been long ago.
+            _ if !self.is_awaited => None,
             // The server's reset looks the same if the reply was lost before it.
             Outcome::UpstreamReset => Some(Report::Reset(self.via, self.origin)),
             _ => None,

@@ -229,17 +229,19 @@ fn doubted_hop_left_when_silent() {
     trace.tries(hop(3), 700);
 }
 
-/// Whichever comes first, the look at the hop or the deadline of the flow.
+/// Whichever comes first: the look at the hop, the deadline of the flow, or an error that a router has sent.
 #[test]
 fn silent_uplink_left() {
-    for by_deadline in [false, true] {
+    let ends: [fn(&mut Opening) -> Actions; 3] = [
+        Opening::on_hop_late,
+        |opening| opening.on_time(false, ms(500)),
+        |opening| opening.on_hop_unaccepted(false),
+    ];
+    for end in ends {
         let mut trace = begun(AcceptMode::LATE, Arrival::Plain, &[hop(2)]);
         let opened = trace.opens(2, Sent::Uplink, 0);
         assert_eq!(opened, [Action::LookAt(ms(500))]);
-        let late = match by_deadline {
-            true => trace.0.on_time(false, ms(500)),
-            false => trace.0.on_hop_late(),
-        };
+        let late = end(&mut trace.0);
         assert_eq!(
             list(late),
             [Action::UplinkSilent, Action::Close, Action::Try]

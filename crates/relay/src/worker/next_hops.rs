@@ -159,7 +159,7 @@ impl<I: Intercept> Worker<I> {
                     (!order.without_syn_option, hop_limit),
                     uplinks_tried,
                 )
-                .map_err(|_| Some(Report::Unreached(id)))?,
+                .map_err(|error| is_of_network(&error).then_some(Report::Unreached(id)))?,
         };
         let is_instead = transport == Transport::Quic;
         self.counters.hops_quic_to_tcp.add(is_instead.into());
@@ -353,6 +353,22 @@ impl<I: Intercept> Worker<I> {
         }
         self.drive(key, |opening, now| opening.on_reply(reply, now));
     }
+}
+
+/// Whether an error shows something of the way to a peer. Others are of this host, as when no descriptor or port
+/// is free.
+fn is_of_network(error: &io::Error) -> bool {
+    let of_network = [
+        libc::ECONNREFUSED,
+        libc::ECONNRESET,
+        libc::EHOSTUNREACH,
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::ETIMEDOUT,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|number| of_network.contains(&number))
 }
 
 /// The request to the next node. `None` where a flow cannot be carried.

@@ -27,6 +27,10 @@ impl<I: Intercept> Worker<I> {
         let State::Open(relay) = &mut entry.state else {
             return;
         };
+        let is_awaited = entry
+            .preface
+            .as_deref()
+            .is_some_and(|preface| preface.expecting.is_some());
         let up = relay.moved_from(Side::Downstream);
         let down = relay.moved_from(Side::Upstream);
         for (side, ready) in ready {
@@ -72,7 +76,7 @@ impl<I: Intercept> Worker<I> {
         if up == 0 || down == 0 {
             self.note_first_bytes(key, up, down);
         }
-        if !self.health.is_clear() {
+        if is_awaited && !self.health.is_clear() {
             self.record_replied(key);
         }
         let is_hop = self
