@@ -75,7 +75,7 @@ fn uploads_wait_for_the_server_of_a_relay() {
     let listener = listen(network.server(), PORT);
     for family in Family::ALL {
         let between = upload(Pair::open(&network, family, &listener));
-        assert!(between < 4_000_000, "{family}: {between}");
+        assert!(between < 3_000_000, "{family}: {between}");
     }
 }
 
@@ -86,7 +86,7 @@ fn uploads_wait_for_the_server_behind_hops() {
     let _nodes = Plan::of(2).start(&network);
     let listener = listen(network.server(), PORT);
     let between = upload(Pair::open(&network, Family::V4, &listener));
-    assert!(between < 5_000_000, "{between}");
+    assert!(between < 4_000_000, "{between}");
 }
 
 // promise: I11
@@ -95,7 +95,7 @@ fn uploads_wait_for_the_server_behind_a_tunnel() {
     let network = slow_server(2);
     let (_nodes, listener) = tunnels::ready(&network, "early", Family::V4);
     let between = upload(Pair::open(&network, Family::V4, &listener));
-    assert!(between < 5_000_000, "{between}");
+    assert!(between < 4_000_000, "{between}");
 }
 
 /// Bytes of the memory of a node that are resident.

@@ -64,6 +64,12 @@ impl Pace {
     }
 }
 
+/// How much of a stream's unreported bytes counts. The rest may have been read, and that of idle streams must not
+/// add up.
+fn counted(unread: u64) -> u64 {
+    unread.saturating_sub(REPORT_EVERY)
+}
+
 /// What a connection has for it.
 #[derive(Debug, Default)]
 pub(super) struct Credit {
@@ -76,7 +82,7 @@ pub(super) struct Credit {
     due: BTreeSet<StreamId>,
     /// Reports that have not left yet.
     unsent: Vec<u8>,
-    /// Bytes written of all open streams that the peer has not reported to have read.
+    /// Bytes written of all open streams that the peer has not reported to have read, as they count.
     unread: u64,
 }
 
@@ -136,22 +142,22 @@ impl Conn {
         };
         let (window, _) = self.load.window_and_room();
         let shared = (SHARED_MIN + SHARED_WINDOWS * window).min(SHARED_MAX);
-        // What a stream has not reported yet may have been read: that of idle ones must not add up.
-        let unreported = self.streams.len() as u64 * REPORT_EVERY;
-        let unread = self.credit.unread.saturating_sub(unreported);
-        let most = shared.saturating_sub(unread).max(STREAM_MIN);
+        let most = shared.saturating_sub(self.credit.unread).max(STREAM_MIN);
         let most = local.pace.map_or(most, |pace| most.min(pace.room));
         most.saturating_sub(local.written - local.taken)
     }
 
     /// Notes that bytes were written to a stream.
-    pub(super) fn note_written(&mut self, bytes: usize) {
-        self.credit.unread += bytes as u64;
+    pub(super) fn note_written(&mut self, id: StreamId, bytes: usize) {
+        if let Some(local) = self.streams.get(&id) {
+            let unread = local.written - local.taken;
+            self.credit.unread += counted(unread + bytes as u64) - counted(unread);
+        }
     }
 
     /// A stream is open no longer.
     pub(super) fn forget_unread(&mut self, unread: u64) {
-        self.credit.unread -= unread;
+        self.credit.unread -= counted(unread);
     }
 
     /// Takes a report; returns the tag of its stream if that waits for room.
@@ -161,7 +167,8 @@ impl Conn {
             .map(|part| part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)));
         let local = self.streams.get_mut(&super::fec::stream_id(number)?)?;
         let read = read.clamp(local.taken, local.written);
-        self.credit.unread -= read - local.taken;
+        let [before, after] = [local.taken, read].map(|taken| counted(local.written - taken));
+        self.credit.unread -= before - after;
         local.taken = read;
         let first = Pace {
             since: now,

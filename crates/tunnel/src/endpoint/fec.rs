@@ -83,7 +83,7 @@ impl Endpoint {
             return;
         };
         conn.fec.on_written(bytes.len() as u64);
-        conn.note_written(bytes.len());
+        conn.note_written(stream.id, bytes.len());
         let Some(local) = conn.streams.get_mut(&stream.id) else {
             return;
         };
