@@ -153,7 +153,7 @@ async fn show_plan(State(server): Shared) -> Response {
 }
 
 async fn show_routes(State(server): Shared, Path(node): Path<String>) -> Response {
-    answer(explain::routes(&server, &node))
+    answer(explain::looked(&server, |server| explain::routes(server, &node)).await)
 }
 
 #[derive(Deserialize)]
@@ -167,13 +167,18 @@ struct ExplainQuery {
 
 async fn explain_pair(State(server): Shared, Query(query): Query<ExplainQuery>) -> Response {
     let transfer = (query.bytes.unwrap_or(0), query.access_us.unwrap_or(0));
-    answer(explain::pair(&server, (&query.from, &query.to), transfer))
+    let pair = |server: &Server| explain::pair(server, (&query.from, &query.to), transfer);
+    answer(explain::looked(&server, pair).await)
 }
 
 fn answer<T: serde::Serialize>(answer: Result<T, explain::Unanswered>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
         Err(explain::Unanswered::Unknown(what)) => refuse(StatusCode::NOT_FOUND, what),
+        Err(explain::Unanswered::Planning) => {
+            let what = "a plan is being made for more than 10 s: try again";
+            refuse(StatusCode::SERVICE_UNAVAILABLE, what)
+        }
         Err(explain::Unanswered::Later(what)) => refuse(StatusCode::SERVICE_UNAVAILABLE, what),
     }
 }

@@ -9,16 +9,40 @@ use posthaste_plan::fronts::Limits;
 use posthaste_plan::planner::Transfer;
 use posthaste_plan::{Matrix, Planner};
 
+use tokio::time::{Duration, Instant, timeout_at};
+
 use super::server::{Inner, Server};
 use crate::documents::{Choice, Explanation, Route, Routes};
+
+/// How long a request waits for a plan that is being made.
+const PLANNING_MAX: Duration = Duration::from_secs(10);
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
     /// A name in the request is not known.
     Unknown(String),
-    /// A plan is being made, or there is none yet.
+    /// A thread has the RIB, to write a plan or a repair to it.
+    Planning,
+    /// There is no plan yet.
     Later(String),
+}
+
+/// Looks, and waits as long as a thread has the RIB: a plan of a large fleet takes seconds.
+pub(super) async fn looked<T>(
+    server: &Server,
+    look: impl Fn(&Server) -> Result<T, Unanswered>,
+) -> Result<T, Unanswered> {
+    let deadline = Instant::now() + PLANNING_MAX;
+    loop {
+        // Made before the look, so that a RIB that comes back between the two is not missed.
+        let returned = server.rib_returned.notified();
+        let answer = look(server);
+        let is_planning = matches!(answer, Err(Unanswered::Planning));
+        if !is_planning || timeout_at(deadline, returned).await.is_err() {
+            return answer;
+        }
+    }
 }
 
 /// The ways from a node to all others, for the largest transfers over the shortest access links.
@@ -91,11 +115,7 @@ pub(super) fn pair(
 }
 
 fn rib(inner: &Inner) -> Result<&Rib, Unanswered> {
-    let what = "a plan is being made: try again";
-    inner
-        .state
-        .rib()
-        .ok_or_else(|| Unanswered::Later(what.into()))
+    inner.state.rib().ok_or(Unanswered::Planning)
 }
 
 fn update(inner: &Inner, node: NodeNumber) -> Result<RouteUpdate, Unanswered> {

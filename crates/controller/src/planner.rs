@@ -124,6 +124,7 @@ fn give_back(server: &Server, rib: Box<Rib>, rollout: Option<Rollout>) -> Option
     let mut inner = server.lock();
     let took = inner.state.written(rib, rollout, now);
     inner.wake_all();
+    server.rib_returned.notify_waiters();
     let (has_changed, made) = whole?;
     let made = Made {
         chains,

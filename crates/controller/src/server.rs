@@ -44,6 +44,8 @@ pub(super) struct Server {
     pub(super) counters: Counters,
     /// Something may be due earlier than was thought.
     pub(super) scheduler: Notify,
+    /// The RIB is back from the thread that had it.
+    pub(super) rib_returned: Notify,
 }
 
 impl Server {
@@ -67,6 +69,7 @@ impl Server {
             log,
             counters: Counters::default(),
             scheduler: Notify::new(),
+            rib_returned: Notify::new(),
             inner: Mutex::new(Inner::new(
                 state,
                 config.clone(),

@@ -143,6 +143,9 @@ fn command_line(pid: i32) -> String {
     words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
 }
 
+/// Counts for some milliseconds at a time, until the process that started it has ended, however that was.
+const BURN: &str = "while kill -0 $PPID; do i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done; done";
+
 /// Processes that use a CPU each until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Burners(Vec<Own>);
@@ -152,8 +155,9 @@ impl Burners {
         let start = |_| {
             let mut shell = Command::new("sh");
             shell
-                .args(["-c", "while :; do :; done"])
-                .stdin(Stdio::null());
+                .args(["-c", BURN])
+                .stdin(Stdio::null())
+                .stderr(Stdio::null());
             own(&mut shell).map(|(burner, _)| burner)
         };
         (0..count).map(start).collect::<Result<_>>().map(Self)

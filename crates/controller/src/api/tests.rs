@@ -2,6 +2,8 @@
 //! The description of the API against what it answers: every route, every document.
 
 use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
 
 use axum::body::Body;
 use serde_json::{Value, json};
@@ -170,6 +172,27 @@ fn unknown_requests_refused() {
         "{\"prefixes\": [], \"x\": 1}",
     );
     assert_eq!(code, 422, "{body}");
+}
+
+/// A question that comes while a plan is being made is answered by that plan.
+#[test]
+fn questions_wait_for_a_plan_that_is_being_made() {
+    let server = fixture::server("planning");
+    for number in [1, 2] {
+        fixture::come(&server, number);
+    }
+    let work = || server.lock().state.work(server.now());
+    planner::make(&server, work().unwrap());
+    let with_rib = work().unwrap();
+    thread::scope(|scope| {
+        let question = "/v1/explain?from=paris&to=rome";
+        let asked = scope.spawn(|| query(&server, "GET", question, ""));
+        // Time for the question to come; if it comes later, there is a plan already.
+        thread::sleep(Duration::from_millis(200));
+        planner::make(&server, with_rib);
+        let (code, body) = asked.join().unwrap();
+        assert_eq!(code, 200, "{body}");
+    });
 }
 
 #[test]
