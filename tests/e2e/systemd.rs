@@ -122,7 +122,7 @@ fn property(machine: &Machine, name: &str) -> String {
 /// What the node's processes have logged, with priorities up to `most`.
 fn journal(machine: &Machine, most: u8) -> Vec<String> {
     let shown = machine.run(&format!(
-        "journalctl --no-pager -o cat -u posthaste -t posthaste -p {most}"
+        "journalctl --sync && journalctl --no-pager -o cat -u posthaste -t posthaste -p {most}"
     ));
     shown.unwrap().lines().map(Into::into).collect()
 }

@@ -43,7 +43,8 @@ impl<'a> Hosts<'a> {
     pub(super) fn run(&self, name: &str, line: &str) -> String {
         let machine = self.machine(name);
         machine.run(line).unwrap_or_else(|error| {
-            let log = machine.run("journalctl --no-pager -b -n 50 -u 'posthaste*'");
+            let log =
+                machine.run("journalctl --sync; journalctl --no-pager -b -n 50 -u 'posthaste*'");
             panic!("{name}: {error:#}\n{}", log.unwrap_or_default())
         })
     }
@@ -57,7 +58,10 @@ impl<'a> Hosts<'a> {
 
     /// What the services on a host have logged as warnings and errors.
     pub(super) fn warnings(&self, name: &str) -> Vec<String> {
-        let shown = self.run(name, "journalctl --no-pager -o cat -t posthaste -p warning");
+        let shown = self.run(
+            name,
+            "journalctl --sync && journalctl --no-pager -o cat -t posthaste -p warning",
+        );
         shown.lines().map(Into::into).collect()
     }
 

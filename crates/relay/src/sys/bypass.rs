@@ -84,7 +84,8 @@ pub(crate) fn leg_state(socket: &impl AsFd) -> io::Result<LegState> {
 }
 
 /// Bounds the receive window, in bytes; `None` leaves it to the kernel.
-pub(crate) fn set_window_clamp(socket: &impl AsFd, bytes: Option<i32>) -> io::Result<()> {
+pub(crate) fn set_window_clamp(socket: &impl AsFd, bytes: Option<u64>) -> io::Result<()> {
+    let bytes = bytes.and_then(|bytes| i32::try_from(bytes).ok());
     let bytes = bytes.unwrap_or(NO_CLAMP);
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
 }

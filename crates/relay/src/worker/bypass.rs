@@ -27,8 +27,11 @@ const ROUNDS_MIN: u32 = 20;
 const SENDER_SHARE: u64 = 10;
 /// Round trips that may be added to any: BBR's window has room for so much.
 const ROUND_SLACK: Duration = Duration::from_millis(2);
-/// Receive window of the sockets of a relay that leaves: what it may still promise an end.
-const CLAMP_BYTES: i32 = 256 << 10;
+/// Receive window of the sockets of a relay that leaves: what it may still promise an end, within what the other
+/// end has room for.
+const CLAMP_MAX: u64 = 256 << 10;
+/// The least, so that no sender waits for each segment.
+const CLAMP_MIN: u64 = 32 << 10;
 /// How long an attempt may take before the relay stays.
 const CLAMP_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a relay stays before its next attempt: one that took too long, as on a busy machine, may
@@ -152,6 +155,12 @@ fn seems_queued(legs: &Sides<LegState>) -> bool {
     })
 }
 
+/// What may be promised a sender whose receiver has so much room: less than that by a quarter, as segments come in
+/// bursts. A slow flow's receiver never offers much.
+fn clamp_of(room: u64) -> u64 {
+    (room / 4 * 3).clamp(CLAMP_MIN, CLAMP_MAX)
+}
+
 /// Whether the window of an end is too small for its rate over both round trips.
 fn is_window_limited(to: &LegState, from: &LegState) -> bool {
     let round = (to.round + from.round).as_micros();
@@ -222,10 +231,24 @@ impl Entry {
         Some([skew(Side::Downstream)?, skew(Side::Upstream)?])
     }
 
-    fn clamp(&self, bytes: Option<i32>) {
-        for socket in self.sockets.0.iter().flatten() {
+    /// Lets the relay promise no end more than the other has room for, behind what the relay still has for it.
+    fn clamp(&self, legs: &Sides<LegState>) {
+        for side in Side::BOTH {
+            let (Some(from), Some(to)) = (&self.sockets[side], &self.sockets[!side]) else {
+                continue;
+            };
+            let backlog =
+                sys::unread_bytes(from).unwrap_or(0) + sys::unacked_bytes(to).unwrap_or(0);
+            let room = u64::from(legs[!side].peer_window).saturating_sub(backlog);
             // Without it the relay stays, as its windows do not become small enough.
-            let _ = sys::set_window_clamp(socket, bytes);
+            let _ = sys::set_window_clamp(from, Some(clamp_of(room)));
+        }
+    }
+
+    fn lift_clamp(&self) {
+        for socket in self.sockets.0.iter().flatten() {
+            // It is as before: nothing else has bounded the window.
+            let _ = sys::set_window_clamp(socket, None);
         }
     }
 
@@ -280,7 +303,7 @@ impl<I: Intercept> Worker<I> {
         };
         if begun.is_ok() {
             self.counters.bypasses_begun.add(1);
-            entry.clamp(Some(CLAMP_BYTES));
+            entry.clamp(&legs);
         }
         self.leaving.set(key, stage, self.now);
     }
@@ -305,9 +328,9 @@ impl<I: Intercept> Worker<I> {
     /// Reads the numbers of the sockets. `None` while they change too fast.
     fn read_numbers(&mut self, key: u64) -> Option<Sides<LegState>> {
         let entry = self.entries.get(key)?;
-        // The kernel raises the clamp again when it enlarges a receive buffer.
-        entry.clamp(Some(CLAMP_BYTES));
         let legs = entry.legs().ok()?;
+        // Again and again: the kernel raises it when it enlarges a receive buffer.
+        entry.clamp(&legs);
         let windows = legs.0.map(|leg| leg.window);
         let learned = self.intercept.learn_bypass(&entry.flow, windows);
         learned.then_some(legs)
@@ -373,7 +396,7 @@ impl<I: Intercept> Worker<I> {
             .set(key, Stage::stayed(limit, self.now), self.now);
         if let Some(entry) = self.entries.get(key) {
             self.intercept.end_bypass(&entry.flow);
-            entry.clamp(None);
+            entry.lift_clamp();
         }
     }
 
@@ -433,6 +456,13 @@ mod tests {
     #[test]
     fn steady_flows_are_left() {
         assert!(is_eligible(&Sides([leg(), leg()]), AGE));
+    }
+
+    #[test]
+    fn promises_fit_what_the_other_end_has_room_for() {
+        assert_eq!(clamp_of(0), CLAMP_MIN, "a full one still gets segments");
+        assert_eq!(clamp_of(100_000), 75_000);
+        assert_eq!(clamp_of(6 << 20), CLAMP_MAX);
     }
 
     #[test]
