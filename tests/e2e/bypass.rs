@@ -309,7 +309,7 @@ fn hands_over(
 pub(crate) fn open_limited(network: &Network, family: Family, listener: &TcpListener) -> Pair {
     let pair = open_short(network, family, listener);
     for end in [&pair.client, &pair.server] {
-        limit_rate(end);
+        limit_rate(end, 2_500_000);
     }
     pair
 }
@@ -324,13 +324,16 @@ fn open_short(network: &Network, family: Family, listener: &TcpListener) -> Pair
     pair
 }
 
-fn limit_rate(stream: &TcpStream) {
-    let bytes_per_second: u32 = 2_500_000;
-    let size = libc::socklen_t::try_from(size_of_val(&bytes_per_second)).expect("it is short");
-    let value = (&raw const bytes_per_second).cast();
-    let (socket, option) = (stream.as_raw_fd(), libc::SO_MAX_PACING_RATE);
+fn limit_rate(stream: &TcpStream, bytes_per_second: u32) {
+    let option = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+    set_number(stream, option, bytes_per_second);
+}
+
+fn set_number(stream: &TcpStream, (level, option): (i32, i32), number: u32) {
+    let size = libc::socklen_t::try_from(size_of_val(&number)).expect("it is short");
+    let value = (&raw const number).cast();
     // SAFETY: the kernel reads `size` bytes of the number, which outlives the call.
-    let set = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, value, size) };
+    let set = unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, value, size) };
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
@@ -392,6 +395,22 @@ fn relays_leave_without_loss() {
         };
         assert!((0..5).any(is_whole), "{family:?}: the ends repeat segments");
     }
+}
+
+/// Ends that never have room for more than the flow needs, as those of slow flows.
+#[test]
+fn relays_leave_ends_with_small_windows() {
+    let network = network(path(0.0));
+    let open = |network: &Network, family, listener: &TcpListener| {
+        let pair = open_short(network, family, listener);
+        for end in [&pair.client, &pair.server] {
+            // 60 kB are in flight at this rate.
+            limit_rate(end, 1_000_000);
+            set_number(end, (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP), 120_000);
+        }
+        pair
+    };
+    hands_over(&network, CONFIG, (&Family::ALL, open), || ());
 }
 
 /// Loss begins when a relay has begun to leave: before, it would stay.
