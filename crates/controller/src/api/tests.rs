@@ -174,9 +174,9 @@ fn unknown_requests_refused() {
     assert_eq!(code, 422, "{body}");
 }
 
-/// A question that comes while a plan is being made is answered by that plan.
+/// A request that comes while a plan is being made is answered by that plan.
 #[test]
-fn questions_wait_for_a_plan_that_is_being_made() {
+fn requests_wait_for_a_plan_that_is_being_made() {
     let server = fixture::server("planning");
     for number in [1, 2] {
         fixture::come(&server, number);
@@ -185,12 +185,12 @@ fn questions_wait_for_a_plan_that_is_being_made() {
     planner::make(&server, work().unwrap());
     let with_rib = work().unwrap();
     thread::scope(|scope| {
-        let question = "/v1/explain?from=paris&to=rome";
-        let asked = scope.spawn(|| query(&server, "GET", question, ""));
-        // Time for the question to come; if it comes later, there is a plan already.
+        let target = "/v1/explain?from=paris&to=rome";
+        let answer = scope.spawn(|| query(&server, "GET", target, ""));
+        // Time for the request to come; if it comes later, there is a plan already.
         thread::sleep(Duration::from_millis(200));
         planner::make(&server, with_rib);
-        let (code, body) = asked.join().unwrap();
+        let (code, body) = answer.join().unwrap();
         assert_eq!(code, 200, "{body}");
     });
 }
