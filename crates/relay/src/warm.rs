@@ -51,7 +51,7 @@ use pool::{Action, End};
 use socket::Look;
 
 pub(crate) use neighbour::State;
-pub(crate) use uplinks::Uplinks;
+pub(crate) use uplinks::{Uplinks, is_of_uplink};
 
 /// Actions of one pool per turn: a dial takes some tens of microseconds, and flows wait meanwhile.
 const ORDERS_MAX: usize = 32;
@@ -461,7 +461,7 @@ impl WarmHops {
         let source = neighbour.uplinks.source(now);
         let dial = match Dial::begin(&neighbour.peer, source, (me, mark), now) {
             Ok(dial) => dial,
-            Err(error) => return neighbour.on_dial_failed(None, error, now),
+            Err(error) => return neighbour.on_dial_failed((None, source), error, now),
         };
         let key = self.hops.insert(Hop { peer, stage: None });
         let token = self.common.token_base + key;
@@ -472,7 +472,7 @@ impl WarmHops {
         if let Err(error) = epoll.add(&dial.socket, EpollEvent::new(interest, token)) {
             self.hops.remove(key);
             let error = DialError::Socket(error.into());
-            return neighbour.on_dial_failed(None, error, now);
+            return neighbour.on_dial_failed((None, source), error, now);
         }
         neighbour.pool.on_dial(key, now);
         if let Some(hop) = self.hops.get_mut(key) {
@@ -496,10 +496,7 @@ impl WarmHops {
             }
             Err(error) => {
                 self.hops.remove(key);
-                if matches!(error, DialError::ConnectTimeout) {
-                    neighbour.uplinks.on_silent(source, now);
-                }
-                neighbour.on_dial_failed(Some(key), error, now);
+                neighbour.on_dial_failed((Some(key), source), error, now);
             }
         }
         neighbour.due = Some(now);

@@ -164,28 +164,43 @@ fn hops_become_tcp() {
     }
 }
 
-/// The uplink of the routes lets nothing pass, with no sign of that.
-// promise: MP12
-#[test]
-fn new_hops_leave_a_silent_uplink() {
+/// New hops take the other uplink, which has a way to the far node's address, after that of the routes is cut.
+fn new_hops_leave_an_uplink(cut: impl Fn(&TwoNodes)) {
     for pool in ["pool_max = 0\n", "pool_min = 1\npool_max = 1\n"] {
         let of_peer = format!("transport = \"mptcp\"\n{pool}");
         let nodes = TwoNodes::new(Family::V4, "multipath = true\n", &of_peer);
         let listener = nodes.bed.listen(Family::V4, Protocol::TCP);
         let (client, server) = nodes.connect(&listener);
         nodes.finish(client, server, 1);
-        // The other one has a way to the far node's address.
-        let silent = [
-            ("prerouting", "iifname \"c1\" drop"),
-            ("postrouting", "oifname \"c1\" drop"),
-        ];
-        firewall(&nodes.bed.router, "silent", &silent);
+        cut(&nodes);
         for count in 2..4 {
             let (client, server) = nodes.connect(&listener);
             nodes.finish(client, server, count);
         }
         assert_eq!(counter(&nodes.near, "hops_failed"), 0, "{pool}");
     }
+}
+
+/// It lets nothing pass, with no sign of that.
+// promise: MP12
+#[test]
+fn new_hops_leave_a_silent_uplink() {
+    new_hops_leave_an_uplink(|nodes| {
+        let silent = [
+            ("prerouting", "iifname \"c1\" drop"),
+            ("postrouting", "oifname \"c1\" drop"),
+        ];
+        firewall(&nodes.bed.router, "silent", &silent);
+    });
+}
+
+/// Its link is down, so that this host has no route by it.
+// promise: MP12
+#[test]
+fn new_hops_leave_an_uplink_without_a_route() {
+    new_hops_leave_an_uplink(|nodes| {
+        nodes.bed.client.ip("link set p1 down").expect("a link");
+    });
 }
 
 /// The peer chooses Multipath TCP; this node's file does not know of it.

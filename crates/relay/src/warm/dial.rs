@@ -17,6 +17,7 @@ use crate::sys;
 
 use super::pool::{End, Failure};
 use super::socket::{read, write};
+use super::uplinks::is_of_uplink;
 
 /// Bound on the TCP handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -53,6 +54,15 @@ pub(crate) enum DialError {
 }
 
 impl DialError {
+    /// Whether its uplink may be the cause.
+    pub(super) fn is_of_uplink(&self) -> bool {
+        match self {
+            Self::Socket(error) | Self::Connect(error) => is_of_uplink(error),
+            Self::ConnectTimeout => true,
+            _ => false,
+        }
+    }
+
     /// What the error shows about the peer.
     pub(super) fn failure(&self) -> Failure {
         match self {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer, the warm hops to it, and the measurements of both.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::chain::Peer;
@@ -9,7 +10,7 @@ use crate::control::HopTotals;
 use super::dial::DialError;
 use super::loss::Losses;
 use super::path::Path;
-use super::pool::{End, Pool};
+use super::pool::{End, Failure, Pool};
 use super::uplinks::Uplinks;
 
 /// Age after which a longer round trip time replaces a shorter one.
@@ -84,9 +85,20 @@ impl Neighbour {
             && self.peer.socket == other.socket
     }
 
-    pub(super) fn on_dial_failed(&mut self, key: Option<u64>, error: DialError, now: Duration) {
+    /// A dial from `source` has failed.
+    pub(super) fn on_dial_failed(
+        &mut self,
+        (key, source): (Option<u64>, Option<IpAddr>),
+        error: DialError,
+        now: Duration,
+    ) {
         self.totals.failed += 1;
-        self.pool.on_dial_failed(key, error.failure(), now);
+        let failure = match error.is_of_uplink() && self.uplinks.leave(source, now) {
+            // The next dial takes another uplink, and shows whether the peer is there.
+            true => Failure::Means,
+            false => error.failure(),
+        };
+        self.pool.on_dial_failed(key, failure, now);
         // Kept after a success: `peers` shows why the last dial failed.
         self.failure = Some(error);
     }

@@ -20,6 +20,7 @@ use crate::opening::{Opening, Report, Sent, Try};
 use crate::relay::Ready;
 use crate::side::Side;
 use crate::sys;
+use crate::warm::is_of_uplink;
 
 use super::Worker;
 use super::end::StreamEnd;
@@ -189,23 +190,46 @@ impl<I: Intercept> Worker<I> {
         None
     }
 
-    /// Requests a flow over a hop that is made for it. With `syn_option`, its SYN announces the
-    /// flow where both ends support that, and has the flow's TTL, for which the option has no room.
+    /// Requests a flow over a hop that is made for it, by the first uplink from which one can begin.
     fn open_cold(
         &mut self,
         peer: usize,
         connect: &Connect,
         flow: &Flow,
-        (syn_option, hop_limit): (bool, Option<u8>),
-        tried: usize,
+        options: (bool, Option<u8>),
+        mut tried: usize,
     ) -> io::Result<Opened> {
-        let number = peer;
-        let peer = &self.rules.chains().peers[number];
+        loop {
+            let (source, uplinks) = self.uplink(peer);
+            tried += 1;
+            let by = (source, tried < uplinks);
+            let error = match self.open_cold_by(by, peer, connect, flow, options) {
+                Err(error) if tried < uplinks && is_of_uplink(&error) => error,
+                answer => return answer,
+            };
+            let now = self.now;
+            let uplinks = self.warm.as_mut().and_then(|warm| warm.uplinks(peer));
+            if !uplinks.is_some_and(|uplinks| uplinks.leave(source, now)) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Requests a flow over a hop from `source`, which is not the last that there is if `has_other`. With
+    /// `syn_option`, its SYN announces the flow where both ends support that, and has the flow's TTL,
+    /// for which the option has no room.
+    fn open_cold_by(
+        &mut self,
+        (source, has_other): (Option<IpAddr>, bool),
+        peer: usize,
+        connect: &Connect,
+        flow: &Flow,
+        (syn_option, hop_limit): (bool, Option<u8>),
+    ) -> io::Result<Opened> {
+        let peer = &self.rules.chains().peers[peer];
         let mut request = request_of(connect, peer, self.common.replay_guard.clock.now_ms())?;
         let option = self.syn_option_for(peer, &connect.header);
         let is_multipath = peer.transport == Transport::Mptcp;
-        let (source, uplinks) = self.uplink(number);
-        let peer = &self.rules.chains().peers[number];
         let socket = sys::hop_socket(peer, source, self.socket_mark)?;
         // Best effort: without the option the flow is requested by the first bytes.
         let has_option = option.filter(|_| syn_option).is_some_and(|option| {
@@ -230,7 +254,7 @@ impl<I: Intercept> Worker<I> {
             request,
             sent: if has_option {
                 Sent::SynOption
-            } else if tried + 1 < uplinks {
+            } else if has_other {
                 Sent::Uplink
             } else {
                 Sent::Cold
@@ -266,7 +290,7 @@ impl<I: Intercept> Worker<I> {
             .and_then(|via| self.rules.chains().peer(via.peer));
         let warm = self.warm.as_mut().zip(peer);
         if let Some(uplinks) = warm.and_then(|(warm, peer)| warm.uplinks(peer)) {
-            uplinks.on_silent(source, now);
+            uplinks.leave(source, now);
         }
     }
 
