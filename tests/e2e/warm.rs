@@ -9,8 +9,8 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, counter, detail, firewall_script, listen, network, remove_firewall, until,
-    until_ended,
+    MODES, PORT, Pair, counter, deliver, detail, firewall_script, listen, network, remove_firewall,
+    until, until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -163,4 +163,25 @@ fn configured_window_first() {
     let segments = segments.as_u64().expect("a number");
     assert!((25..35).contains(&segments), "{segments}");
     pair.close_client_first();
+}
+
+/// However much arrives: the bound by the rate of delivery is for buffers that nobody set.
+#[test]
+fn configured_receive_buffer_stays() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let pool = "pool_max = 0\n[peer.socket]\nreceive_buffer = \"256KiB\"\n";
+    let nodes = start(&network, "early", Family::V4, pool);
+    let listener = listen(network.server(), PORT);
+    let mut pair = Pair::open(&network, Family::V4, &listener);
+    pair.check();
+    for _ in 0..8 {
+        deliver(&mut pair.server, &mut pair.client, &vec![3; 1 << 20]);
+    }
+    let mut ss = network.node(0).command("ss").expect("an open namespace");
+    ss.args(["-tmnH", "state", "established", "dport", "= :4480"]);
+    let hop = String::from_utf8(ss.output().expect("ss runs").stdout).expect("text");
+    // The kernel doubles what it is told.
+    assert!(hop.contains("rb524288"), "{hop}");
+    pair.close_client_first();
+    until_ended(&nodes[0], "finished", 1);
 }

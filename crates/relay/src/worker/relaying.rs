@@ -39,7 +39,9 @@ impl<I: Intercept> Worker<I> {
         let mut socket_io = SocketIo {
             sockets: &entry.sockets,
             deferred: &mut entry.deferred,
-            options: entry.rule.rule.sides(),
+            options: self
+                .rules
+                .side_options(&entry.rule.rule, entry.preface.as_deref()),
             closed_cookie: &mut entry.closed_cookie,
             own,
             preface: entry.preface.as_deref_mut(),

@@ -9,7 +9,10 @@ use crate::chain::Chains;
 use crate::flow::Flow;
 use crate::policy::{Action, Policy, Rule, SideOptions};
 use crate::relay::Bounds;
+use crate::side::{Side, Sides};
 use crate::tally::Tallies;
+
+use super::preface::Preface;
 
 /// A rule with values derived from it.
 #[derive(Debug)]
@@ -99,6 +102,22 @@ impl Rules {
     /// Other nodes, as currently known.
     pub(super) fn chains(&self) -> &Chains {
         &self.chains
+    }
+
+    /// The settings of both sockets of a flow: of its rule, or of the peer to which a side is a hop.
+    pub(super) fn side_options<'a>(
+        &'a self,
+        rule: &'a Rule,
+        preface: Option<&Preface>,
+    ) -> Sides<&'a SideOptions> {
+        let mut sides = rule.sides();
+        if let Some(preface) = preface {
+            for side in Side::BOTH {
+                let peer = preface.peer(side).and_then(|id| self.chains.find_peer(id));
+                sides[side] = peer.map_or(sides[side], |peer| &peer.socket);
+            }
+        }
+        sides
     }
 
     pub(super) fn relays_max(&self) -> usize {

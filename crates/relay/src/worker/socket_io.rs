@@ -48,7 +48,7 @@ impl Buffers {
 pub(super) struct SocketIo<'a> {
     pub(super) sockets: &'a Sides<Option<OwnedFd>>,
     pub(super) deferred: &'a mut Sides<DeferredOptions>,
-    /// The rule's settings for both sides.
+    /// The settings of both sides.
     pub(super) options: Sides<&'a SideOptions>,
     /// As in [`Entry`](super::entry::Entry).
     pub(super) closed_cookie: &'a mut Option<NonZeroU64>,

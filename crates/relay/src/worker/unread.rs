@@ -85,7 +85,9 @@ impl<I: Intercept> Worker<I> {
             let (true, Some(socket)) = (is_due, &entry.sockets[side]) else {
                 continue;
             };
-            let is_automatic = entry.rule.rule.sides()[side].receive_buffer_bytes.is_none();
+            let preface = entry.preface.as_deref();
+            let options = self.rules.side_options(&entry.rule.rule, preface);
+            let is_automatic = options[side].receive_buffer_bytes.is_none();
             // A relay that leaves has its own bound.
             if !is_automatic || self.leaving.has_begun(key) {
                 continue;

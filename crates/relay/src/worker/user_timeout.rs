@@ -66,16 +66,10 @@ impl<I: Intercept> Worker<I> {
         }
     }
 
-    /// The timeout of a side: of its rule, or of the peer at the other end of its hop.
     fn user_timeout(&self, entry: &Entry, side: Side) -> Duration {
         let preface = entry.preface.as_deref();
-        let peer = preface.and_then(|preface| preface.peer(side));
-        let chains = self.rules.chains();
-        let options = match peer.and_then(|id| chains.find_peer(id)) {
-            Some(peer) => &peer.socket,
-            None => entry.rule.rule.sides()[side],
-        };
-        options.user_timeout
+        let options = self.rules.side_options(&entry.rule.rule, preface);
+        options[side].user_timeout
     }
 }
 
