@@ -7,6 +7,8 @@ FUZZ_SECONDS := 60
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 RELEASE = $(TARGET)/$(shell rustc --print host-tuple)/release
 UNITS = posthaste.service posthaste-controller.service
+UNIT_TESTS = --lib --bins --test congestion --test worker
+E2E_TESTS = --test e2e --test programs
 FUZZ = --manifest-path fuzz/Cargo.toml
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
@@ -31,7 +33,8 @@ demo: setup build ## fetch files directly and through a node, side by side (need
 bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and nginx, a quarter of an hour (needs root)
 	$(RELEASE)/posthaste-lab compare --output docs/results
 
-test: setup lint unit e2e ## everything that must pass (needs root)
+test: setup lint ## everything that must pass (needs root)
+	$(CARGO) run --package posthaste-suite -- -- --workspace $(UNIT_TESTS) $(E2E_TESTS)
 
 lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too, and the documents
 	$(CARGO) fmt --all --check
@@ -41,10 +44,10 @@ lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too,
 	$(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features --features invariants -- -D warnings
 
 unit: ## unit tests and those of workers in process (some need root)
-	$(CARGO) test --workspace --lib --bins --test congestion --test worker
+	$(CARGO) test --workspace $(UNIT_TESTS)
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
-	$(CARGO) run --package posthaste-suite -- -- --workspace --test e2e --test programs
+	$(CARGO) run --package posthaste-suite -- -- --workspace $(E2E_TESTS)
 
 kernel-test: build ## a node on Linux 6.1, in an emulated machine (needs root, qemu-system-x86, ethtool)
 	scripts/kernel-test.sh $(RELEASE)/posthaste

@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_dropped_process_is_dead() {
-        let process = shell("sleep 100");
+        let process = shell("exec sleep 100");
         let directory = format!("/proc/{}", process.pid());
         drop(process);
         assert!(!std::path::Path::new(&directory).exists());

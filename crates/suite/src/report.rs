@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a run prints: each failure at once and with its output, the slowest tests, how long each took.
 
-use std::fmt::Write as _;
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use crate::run::{Outcome, Round};
 
 /// The file with the times of all tests, in cargo's target directory.
 pub(crate) const TIMES: &str = "test-times.tsv";
+const HEAD: &str = "ms\tcpu_ms\ttest";
 /// How many of the slowest a summary names.
 const SLOWEST: usize = 10;
 
@@ -62,19 +63,59 @@ pub(crate) fn print(round: &Round, ignored: usize, left: &[String]) -> bool {
     failed.is_empty() && left.is_empty()
 }
 
-/// Writes milliseconds, milliseconds of CPU time and names, the slowest first.
-pub(crate) fn write_times(round: &Round, directory: &Path) -> Result<()> {
-    let mut outcomes: Vec<_> = round.outcomes.iter().collect();
-    outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
-    let mut text = String::from("ms\tcpu_ms\ttest\n");
-    for outcome in outcomes {
-        let _ = writeln!(text, "{}", row(outcome));
-    }
+/// Writes milliseconds, milliseconds of CPU time and names, the slowest first. What is known of tests
+/// that were not in the run stays if the run was only a `part`.
+pub(crate) fn write_times(round: &Round, part: bool, directory: &Path) -> Result<()> {
     let path = directory.join(TIMES);
+    let former = if part {
+        fs::read_to_string(&path)
+    } else {
+        Ok(String::new())
+    };
+    let names: HashSet<_> = round
+        .outcomes
+        .iter()
+        .map(|outcome| outcome.test.full_name())
+        .collect();
+    let mut rows: Vec<_> = round.outcomes.iter().map(row).collect();
+    rows.extend(others(&former.unwrap_or_default(), &names));
+    rows.sort_by_key(|row| std::cmp::Reverse(milliseconds(row)));
+    let text = format!("{HEAD}\n{}\n", rows.join("\n"));
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// The rows of a file of times that are not of the tests named.
+fn others(text: &str, names: &HashSet<String>) -> Vec<String> {
+    let rows = text.lines().filter(|line| *line != HEAD);
+    rows.filter(|row| {
+        row.splitn(3, '\t')
+            .nth(2)
+            .is_some_and(|name| !names.contains(name))
+    })
+    .map(str::to_owned)
+    .collect()
+}
+
+fn milliseconds(row: &str) -> u64 {
+    let (number, _) = row.split_once('\t').unwrap_or_default();
+    number.parse().unwrap_or(0)
 }
 
 fn row(outcome: &Outcome) -> String {
     let (took, cpu) = (outcome.took.as_millis(), outcome.cpu.as_millis());
     format!("{took}\t{cpu}\t{}", outcome.test.full_name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_tests_keep_their_times() {
+        let file = format!("{HEAD}\n1200\t30\tposthaste/e2e a::b\n7\t7\tposthaste/e2e c\n");
+        let names = HashSet::from(["posthaste/e2e c".to_owned()]);
+        let kept = others(&file, &names);
+        assert_eq!(kept, ["1200\t30\tposthaste/e2e a::b"]);
+        assert_eq!(milliseconds(&kept[0]), 1200);
+    }
 }
