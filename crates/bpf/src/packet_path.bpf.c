@@ -79,8 +79,6 @@ static __always_inline int carry_on_in(struct __sk_buff *skb, struct packet_flow
 			moves_in(skb, entry, view, l2_bytes);
 	}
 	if (entry->state == PACKET_OPEN) {
-		if (!entry->is_sender && sends_much(entry, entry->up.acked))
-			note_sender(&view->key, entry);
 		if (!view->rare && is_too_long(skb, entry, view->at, view->bytes))
 			return report_narrow(skb, entry, view->at);
 		return translate_in(skb, entry, view->at, view->bytes, view->rare);
@@ -200,6 +198,9 @@ static __always_inline int carry_on_out(struct __sk_buff *skb, struct packet_flo
 	if (!entry->is_long && is_long(entry, view->seq))
 		note_long(&view->key, entry);
 	verdict = translate_out(skb, entry, view->at, view->bytes, view->rare);
+	/* After its number was noted: it may be the last segment of the flow. */
+	if (!entry->is_sender && sends_much(entry, entry->up.acked))
+		note_sender(&view->key, entry);
 	if (verdict == NEXT && !view->rare && is_stamped(entry))
 		return stamp(skb, &view->key, entry, view->at, view->bytes);
 	return verdict;

@@ -15,12 +15,23 @@ pub(crate) fn exchange_all(network: &Network, node: &Node, first: u16, kinds: us
             let taken = redirect(node, "packet_taken");
             for seed in 0..3 {
                 exchange(kind, seed, Pair::open(network, family, listener));
+                if UPLOADS.contains(&kind) {
+                    // An acknowledgement that is lost shows nothing before it is repeated.
+                    until("the end of the upload", || have_ended(node));
+                }
             }
             let left = if UPLOADS.contains(&kind) { 2 } else { 0 };
             let now = redirect(node, "packet_taken");
             assert_eq!(now, taken + 3 - left, "{family}, kind {kind}");
         }
     }
+}
+
+/// Whether both ends of each flow have acknowledged its end.
+fn have_ended(node: &Node) -> bool {
+    let relays = node.relays().expect("the node answers");
+    let flows = relays["packet_flows"].as_array().expect("a list");
+    flows.iter().all(|flow| flow["phase"] == "closing")
 }
 
 // promise: PK2

@@ -116,6 +116,19 @@ fn flows_end_whatever_the_order_of_their_segments() {
     }
 }
 
+/// Segments that were lost on their way leave one acknowledgement of the whole upload, behind which nothing comes.
+#[test]
+fn last_acknowledgement_shows_an_upload() {
+    let programs = Programs::load();
+    let talk = Talk::open(&programs, &mut Rng::new(14));
+    talk.send(&programs, 1, [0, 0], 0);
+    talk.send(&programs, 0, [0, 1], 0);
+    talk.send(&programs, 0, [1, 1], FIN);
+    assert_eq!(programs.flow(&talk.key).is_sender, 0);
+    talk.send(&programs, 1, [0, PIECE + 2], FIN);
+    assert_eq!(programs.flow(&talk.key).is_sender, 1);
+}
+
 /// Who guesses numbers within the window ends nothing: the FIN that is acknowledged is the one that counts.
 #[test]
 fn forged_ends_do_not_count() {
