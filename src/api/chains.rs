@@ -50,7 +50,7 @@ pub(crate) struct Peer {
     pub(crate) wanted: u64,
     /// The shortest round trip time to it, in microseconds.
     pub(crate) rtt_us: Option<u64>,
-    /// Flows that got a warm hop, and flows that found none.
+    /// Flows that got a hop that was open, a warm one or a stream of a tunnel, and flows that found no warm hop.
     pub(crate) taken: u64,
     pub(crate) missed: u64,
     /// Dials that became a warm hop, and dials that failed.

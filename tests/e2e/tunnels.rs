@@ -89,6 +89,7 @@ fn limited_rate_of_a_peer() {
         // The two flows need not turn at once, and then both directions have their limit.
         assert!(lasted > 1.9, "{family}: {lasted} s");
         assert_eq!(counter(&nodes[0], "hops_quic"), 2, "{family}");
+        assert_eq!(peer(&nodes[0])["taken"], 2, "{family}");
     }
 }
 

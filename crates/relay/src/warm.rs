@@ -287,6 +287,13 @@ impl WarmHops {
         None
     }
 
+    /// A flow took a stream of a tunnel, which is as open as a warm hop.
+    pub(crate) fn note_stream(&mut self, peer: usize) {
+        if let Some(neighbour) = self.neighbours.get_mut(peer) {
+            neighbour.totals.taken += 1;
+        }
+    }
+
     /// Whether to read which addresses this host has for further paths of Multipath TCP.
     pub(crate) fn wants_uplinks(&self, now: Duration) -> bool {
         let mut neighbours = self.neighbours.iter();

@@ -112,8 +112,8 @@ impl<I: Intercept> Worker<I> {
     }
 
     /// Requests a flow over a stream of a tunnel, if one is up.
-    fn open_stream(&mut self, key: u64, peer: usize, connect: &Connect) -> Option<Opened> {
-        let peer = &self.rules.chains().peers[peer];
+    fn open_stream(&mut self, key: u64, index: usize, connect: &Connect) -> Option<Opened> {
+        let peer = &self.rules.chains().peers[index];
         let tag = key << 1 | Side::Upstream as u64;
         let (stream, session) = self.tunnels.as_mut()?.open(peer, tag, self.now)?;
         let mut dialer = Dialer::new(session);
@@ -123,6 +123,9 @@ impl<I: Intercept> Worker<I> {
         self.counters.hops_quic.add(1);
         let is_for_loss = peer.transport == Transport::Auto;
         self.counters.hops_quic_for_loss.add(u64::from(is_for_loss));
+        if let Some(warm) = &mut self.warm {
+            warm.note_stream(index);
+        }
         Some(Opened {
             end: Upstream::Stream(stream),
             expecting: Expecting::Reply(dialer.into_reply_reader()),
