@@ -9,8 +9,8 @@ use posthaste_lab::node::Node;
 
 use crate::requests::{ALLOWED, KEY, explicit, listener, start_all};
 use crate::support::{
-    MODES, PORT, Pair, counter, deliver, detail, firewall_script, listen, network, remove_firewall,
-    until, until_ended,
+    MODES, PORT, Pair, counter, deliver, detail, dial, expect_reset, firewall_script, listen,
+    network, remove_firewall, target, until, until_ended,
 };
 
 /// Client, two nodes and server; the first node keeps `pool` hops to the second.
@@ -184,4 +184,26 @@ fn configured_receive_buffer_stays() {
     assert!(hop.contains("rb524288"), "{hop}");
     pair.close_client_first();
     until_ended(&nodes[0], "finished", 1);
+}
+
+/// What this host lacks, a port here, shows nothing against the next node.
+#[test]
+fn own_shortage_is_no_failure_of_the_peer() {
+    let network = network([Link::Veth, Link::Veth, Link::Veth]);
+    let nodes = start(&network, "late", Family::V4, "pool_max = 0\n");
+    let listener = listen(network.server(), PORT);
+    let range = network
+        .node(0)
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40000");
+    range.expect("a namespace has its own ports");
+    let mut first = Pair::open(&network, Family::V4, &listener);
+    first.check();
+    let refused = dial(network.client(), target(&network, Family::V4, &listener));
+    if let Ok(mut refused) = refused {
+        expect_reset(&mut refused);
+    }
+    assert_eq!(counter(&nodes[0], "hops_cold"), 1);
+    let chains = nodes[0].admin_json("chains").expect("the node answers");
+    assert_eq!(chains["peers"][0]["health"]["down_at"], 0, "{chains}");
+    first.close_client_first();
 }
