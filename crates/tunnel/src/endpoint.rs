@@ -411,7 +411,7 @@ impl Endpoint {
             full_acked: 0,
             narrow_since: None,
             fec,
-            credit: Credit::default(),
+            credit: Credit::new(self.paths.unread()),
         };
         self.connections.insert(handle, conn);
         self.handles.insert(number, handle);

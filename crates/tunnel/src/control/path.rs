@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ struct Known {
     paths: HashMap<IpAddr, Weak<Path>>,
     /// By peer.
     limits: HashMap<u64, Arc<Limit>>,
+    /// Bytes that all connections have written and their peers have not read.
+    unread: Arc<AtomicU64>,
 }
 
 impl Paths {
@@ -39,6 +42,11 @@ impl Paths {
     /// The bound on what is sent to a peer, which may be set later.
     pub(crate) fn limit(&self, peer: u64) -> Arc<Limit> {
         Arc::clone(lock(&self.0).limits.entry(peer).or_default())
+    }
+
+    /// The count of bytes that all connections have written and their peers have not read.
+    pub(crate) fn unread(&self) -> Arc<AtomicU64> {
+        Arc::clone(&lock(&self.0).unread)
     }
 
     /// Bounds what the node sends to these peers, in bytes per second, and to no others.

@@ -4,6 +4,8 @@
 //! a large one from its first byte on, and quinn-proto has the same for all streams of a connection.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn_proto::{Connection, ConnectionHandle, Dir, ReadError, StreamId, VarInt};
@@ -29,6 +31,8 @@ const SHARED_MIN: u64 = 1 << 20;
 const SHARED_WINDOWS: u64 = 5;
 /// What it is at most: two windows of 400 Mbit/s and 150 ms, about what a connection can encrypt.
 const SHARED_MAX: u64 = 16 << 20;
+/// What all connections of the node have at most, beyond what every stream may have: enough for sixteen such peers.
+const ALL_MAX: u64 = 256 << 20;
 
 /// Bytes that a stream may have beyond what its reader takes in so many round trips, while that is behind.
 const BEHIND_MIN: u64 = 512 << 10;
@@ -70,8 +74,40 @@ fn counted(unread: u64) -> u64 {
     unread.saturating_sub(REPORT_EVERY)
 }
 
+/// Bytes written to the streams of a connection that the peer has not reported to have read, as they count: a part of
+/// those of all connections of the node.
+#[derive(Debug)]
+struct Unread {
+    own: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Unread {
+    fn change(&mut self, [before, after]: [u64; 2]) {
+        let [before, after] = [before, after].map(counted);
+        self.own = self.own - before + after;
+        // Relaxed: it guards no data.
+        self.all
+            .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Bytes that a stream may have, of a connection with such a window.
+    fn room(&self, window: u64) -> u64 {
+        let shared = (SHARED_MIN + SHARED_WINDOWS * window).min(SHARED_MAX);
+        let of_all = ALL_MAX.saturating_sub(self.all.load(Ordering::Relaxed));
+        let left = shared.saturating_sub(self.own).min(of_all);
+        left.max(STREAM_MIN)
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
+    }
+}
+
 /// What a connection has for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Credit {
     /// The streams of reports, if the peer takes them, and if it sends them.
     mine: Option<StreamId>,
@@ -82,8 +118,21 @@ pub(super) struct Credit {
     due: BTreeSet<StreamId>,
     /// Reports that have not left yet.
     unsent: Vec<u8>,
-    /// Bytes written of all open streams that the peer has not reported to have read, as they count.
-    unread: u64,
+    unread: Unread,
+}
+
+impl Credit {
+    /// `all` counts for all connections of the node.
+    pub(super) fn new(all: Arc<AtomicU64>) -> Self {
+        Self {
+            mine: None,
+            theirs: None,
+            partial: Vec::new(),
+            due: BTreeSet::new(),
+            unsent: Vec::new(),
+            unread: Unread { own: 0, all },
+        }
+    }
 }
 
 impl Conn {
@@ -141,8 +190,7 @@ impl Conn {
             return u64::MAX;
         };
         let (window, _) = self.load.window_and_room();
-        let shared = (SHARED_MIN + SHARED_WINDOWS * window).min(SHARED_MAX);
-        let most = shared.saturating_sub(self.credit.unread).max(STREAM_MIN);
+        let most = self.credit.unread.room(window);
         let most = local.pace.map_or(most, |pace| most.min(pace.room));
         most.saturating_sub(local.written - local.taken)
     }
@@ -151,13 +199,13 @@ impl Conn {
     pub(super) fn note_written(&mut self, id: StreamId, bytes: usize) {
         if let Some(local) = self.streams.get(&id) {
             let unread = local.written - local.taken;
-            self.credit.unread += counted(unread + bytes as u64) - counted(unread);
+            self.credit.unread.change([unread, unread + bytes as u64]);
         }
     }
 
     /// A stream is open no longer.
     pub(super) fn forget_unread(&mut self, unread: u64) {
-        self.credit.unread -= counted(unread);
+        self.credit.unread.change([unread, 0]);
     }
 
     /// Takes a report; returns the tag of its stream if that waits for room.
@@ -167,8 +215,8 @@ impl Conn {
             .map(|part| part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)));
         let local = self.streams.get_mut(&super::fec::stream_id(number)?)?;
         let read = read.clamp(local.taken, local.written);
-        let [before, after] = [local.taken, read].map(|taken| counted(local.written - taken));
-        self.credit.unread -= before - after;
+        let unread = [local.taken, read].map(|taken| local.written - taken);
+        self.credit.unread.change(unread);
         local.taken = read;
         let first = Pace {
             since: now,
@@ -229,4 +277,35 @@ fn read(connection: &mut Connection, id: StreamId, most: usize) -> Option<Vec<u8
     let read: Result<_, ReadError> = chunks.next(most);
     let _ = chunks.finalize();
     Some(read.ok()??.bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = 10 << 20;
+
+    // promise: D11
+    #[test]
+    fn connections_share_the_bound_of_all() {
+        let all = Arc::new(AtomicU64::new(0));
+        let new = || Unread {
+            own: 0,
+            all: Arc::clone(&all),
+        };
+        let mut full: Vec<_> = (0..16).map(|_| new()).collect();
+        for one in &mut full {
+            assert_eq!(one.room(WINDOW), SHARED_MAX);
+            one.change([0, SHARED_MAX + REPORT_EVERY]);
+            assert_eq!(one.room(WINDOW), STREAM_MIN);
+        }
+        let other = new();
+        assert_eq!(other.room(WINDOW), STREAM_MIN);
+        full[0].change([SHARED_MAX + REPORT_EVERY, (1 << 20) + REPORT_EVERY]);
+        assert_eq!(other.room(WINDOW), SHARED_MAX - (1 << 20));
+        // What an ended connection had is free.
+        drop(full);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+        assert_eq!(other.room(WINDOW), SHARED_MAX);
+    }
 }
