@@ -49,7 +49,7 @@ fn member(network: &Network, node: usize, mode: &str, family: Family) -> String 
     text
 }
 
-fn start(network: &Network, mode: &str, family: Family) -> Vec<Node> {
+pub(crate) fn start(network: &Network, mode: &str, family: Family) -> Vec<Node> {
     start_all(
         network,
         (0..2).map(|node| member(network, node, mode, family)),
@@ -196,7 +196,7 @@ fn tunnels_of_a_peer_are_bounded() {
 }
 
 /// The first node has dialed two tunnels.
-fn until_up(nodes: &[Node]) {
+pub(crate) fn until_up(nodes: &[Node]) {
     for node in nodes {
         until("tunnels are up", || counter(node, "tunnels_up") == 2);
     }

@@ -15,8 +15,16 @@ use crate::support::{
     MODES_BY_PORT, PORT, Pair, counter, dial, each_mode, firewall, line, listen, remove_firewall,
     until,
 };
+use crate::tunnels;
 use crate::watch::{assert_nothing_left, http_get, relay_lines};
 
+/// How often the next node is replaced, unless [`UPGRADES_FROM`] sets another number.
+const UPGRADES: u32 = 2;
+/// Names the environment variable with another count.
+const UPGRADES_FROM: &str = "POSTHASTE_UPGRADES";
+/// Visitors at a time, and how many times many of them come before each replacement.
+const VISITORS: usize = 8;
+const VISITS_MANY: u32 = 5;
 /// The port of the servers that answer visitors.
 const ECHO: u16 = 81;
 
@@ -130,6 +138,45 @@ fn chains_lose_nothing() {
         );
         assert_eq!(before + after, visits + 1, "{before} and {after}");
         assert!(after > 0);
+    }
+}
+
+/// The next node is replaced again and again, while connections begin over its warm hops or tunnels.
+// promise: F14
+#[test]
+fn next_node_is_replaced_under_load() {
+    let upgrades = std::env::var(UPGRADES_FROM)
+        .map_or(UPGRADES, |text| text.parse().expect("a number of upgrades"));
+    let network = Arc::new(line_of(2));
+    let tcp = Plan {
+        warm: true,
+        ..Plan::of(2)
+    };
+    for is_tunnel in [false, true] {
+        let nodes = if is_tunnel {
+            let nodes = tunnels::start(&network, "early", Family::V4);
+            tunnels::until_up(&nodes);
+            nodes
+        } else {
+            tcp.start(&network)
+        };
+        let [first, next] = nodes.try_into().expect("two nodes");
+        let next = Place::of(next);
+        let _echo = Echo::start(&network, ECHO);
+        let server = network.server_address(Family::V4);
+        let targets = [SocketAddr::new(server, ECHO); VISITORS];
+        let visitors = Visitors::start(Arc::clone(&network), &targets);
+        for _ in 0..upgrades {
+            (0..VISITS_MANY).for_each(|_| visitors.wait_for_many());
+            next.upgrade(network.node(1));
+        }
+        visitors.wait_for_many();
+        let visits = visitors.end();
+        println!("tunnel: {is_tunnel}, {visits} connections, {upgrades} upgrades");
+        assert_eq!(counter(&first, "relays_opened"), visits);
+        if is_tunnel {
+            assert!(counter(&first, "hops_quic") > 0);
+        }
     }
 }
 
