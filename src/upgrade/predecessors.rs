@@ -16,6 +16,8 @@ use crate::guard::open_pidfd;
 
 /// How long a process may take to end after an immediate drain.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
+/// The same after it has removed its socket.
+const ENDING_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The predecessors, the oldest first.
 #[derive(Debug, Default)]
@@ -68,8 +70,11 @@ impl Predecessors {
         let many = self.0.len().saturating_sub(most);
         for oldest in self.0.drain(..many) {
             let pid = oldest.peer.pid;
-            oldest.drain(Duration::ZERO)?;
-            if !oldest.ends_within(END_TIME_MAX) {
+            let drained = drain(&oldest.peer.socket, Duration::ZERO);
+            // One that is ending anyway may have removed its socket already.
+            let most = drained.as_ref().map_or(ENDING_TIME_MAX, |()| END_TIME_MAX);
+            if !oldest.ends_within(most) {
+                drained?;
                 bail!("node {pid}, which was replaced long ago, does not end");
             }
         }
@@ -115,15 +120,6 @@ impl Predecessors {
 }
 
 impl Predecessor {
-    fn drain(&self, deadline: Duration) -> anyhow::Result<()> {
-        let drained = drain(&self.peer.socket, deadline);
-        // One that has ended meanwhile cannot be reached.
-        if drained.is_err() && self.ends_within(Duration::ZERO) {
-            return Ok(());
-        }
-        drained
-    }
-
     fn ends_within(&self, most: Duration) -> bool {
         let mut waiting = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
         let most = PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX);
@@ -160,6 +156,21 @@ mod tests {
         // One that has ended needs no drain.
         assert_eq!(all.make_room(1).unwrap(), 1);
         assert!(all.make_room(0).is_err());
+        child.wait().unwrap();
+    }
+
+    /// A process removes its socket some time before it ends.
+    #[test]
+    fn one_that_is_ending_is_waited_for() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("0.5")
+            .spawn()
+            .unwrap();
+        let peer = Peer {
+            pid: child.id(),
+            socket: "/nowhere/admin.sock".into(),
+        };
+        assert_eq!(Predecessors::of(vec![peer]).make_room(0).unwrap(), 1);
         child.wait().unwrap();
     }
 }
