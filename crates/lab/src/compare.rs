@@ -20,7 +20,6 @@ mod integrity;
 mod load;
 mod report;
 mod site;
-mod sizes;
 mod start;
 mod subject;
 mod syn_watch;

@@ -24,7 +24,7 @@
 pub(crate) mod fabric;
 mod plan;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Result, ensure};
 
@@ -84,6 +84,30 @@ impl std::fmt::Display for Family {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::V4 { "IPv4" } else { "IPv6" })
     }
+}
+
+/// The address of one of many clients that a host plays.
+pub(crate) fn client_address(family: Family, client: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 100, 0, client).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, client.into()).into(),
+    }
+}
+
+/// Gives a host the addresses of the first `count` hosts that it plays, on its loopback interface.
+pub(crate) fn add_addresses(
+    host: &Namespace,
+    address: impl Fn(Family, u8) -> IpAddr,
+    count: u8,
+) -> Result<()> {
+    let lines = (1..=count).flat_map(|number| {
+        let [v4, v6] = Family::ALL.map(|family| address(family, number));
+        [
+            format!("address add {v4}/32 dev lo"),
+            format!("address add {v6}/128 dev lo nodad"),
+        ]
+    });
+    host.ip_batch(&lines.collect::<Vec<_>>())
 }
 
 /// The properties of a network.

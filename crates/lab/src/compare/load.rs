@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::sizes;
 use crate::link::Link;
 use crate::load::Work;
 use crate::names::named;
+use crate::sizes;
 
 /// Where the processes of a load run, and how far from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

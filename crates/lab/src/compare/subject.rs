@@ -19,7 +19,7 @@ use super::site::{Running, Site};
 use super::targets::{
     DIRECT, FORWARDING, HAPROXY_MULTIPATH, MASQUERADING, MULTIPATH, PACKET, PACKET_MASQUERADING,
 };
-use crate::network::{Network, TO_CLIENT, TO_SERVER};
+use crate::network::{Network, fabric};
 
 /// How clients reach the server through a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,25 +248,11 @@ fn no_early_demux(network: &Network) -> Result<()> {
     network.node(0).sysctl(NO_EARLY_DEMUX.0, NO_EARLY_DEMUX.1)
 }
 
-/// What an office's router may have: new connections only from clients, nothing invalid, and its own
-/// address for servers. Each connection has an entry of conntrack.
+/// An office's router. Each connection has an entry of conntrack.
 fn masquerade(network: &Network) -> Result<()> {
     no_early_demux(network)?;
     let router = network.node(0);
-    router.nft(&format!(
-        "table inet router {{
-        chain forward {{
-        type filter hook forward priority 0; policy drop;
-        ct state invalid drop
-        ct state established,related accept
-        iifname {TO_CLIENT} oifname {TO_SERVER} tcp flags & (fin|syn|rst|ack) == syn ct state new accept
-        }}
-        chain translate {{
-        type nat hook postrouting priority 100;
-        oifname {TO_SERVER} masquerade
-        }}
-        }}"
-    ))?;
+    fabric::masquerade(router)?;
     // The table would fill with connections that have ended. The key exists once rules track.
     router.sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait", "5")
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
 
-use super::Family;
+use super::{Family, TO_CLIENT, TO_SERVER};
 use crate::link::{self, End, Ferry, Link, Stats};
 use crate::netns::Namespace;
 
@@ -82,6 +82,25 @@ pub(crate) fn make_router(host: &Namespace) -> Result<()> {
         ("net.ipv4.ip_forward", "1"),
         ("net.ipv6.conf.all.forwarding", "1"),
     ])
+}
+
+/// Makes a router what an office may have: new connections only from clients, nothing invalid, and its
+/// own address for servers.
+pub(crate) fn masquerade(router: &Namespace) -> Result<()> {
+    router.nft(&format!(
+        "table inet router {{
+        chain forward {{
+        type filter hook forward priority 0; policy drop;
+        ct state invalid drop
+        ct state established,related accept
+        iifname {TO_CLIENT} oifname {TO_SERVER} tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+        }}
+        chain translate {{
+        type nat hook postrouting priority 100;
+        oifname {TO_SERVER} masquerade
+        }}
+        }}"
+    ))
 }
 
 /// The command that brings an interface up. Its queue is long, so that packets are dropped only in

@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clients and servers of one network: a thread for each end of each connection.
 
-use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpStream;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::ends::{self, End};
+use super::ends::{self, PATIENCE};
 use super::plan::{DROPPED_PORT, PORTS, Plan, REJECTED_PORT, UPLOAD_PORT};
 use super::testbed::Testbed;
-use crate::socket;
-
-/// Interval of the listeners' check whether to end.
-const LOOK: Duration = Duration::from_millis(200);
-/// Stack of a thread, with a generous margin.
-const STACK_BYTES: usize = 256 * 1024;
+use crate::stream::{self, End, Listeners, spawn};
 
 /// The course of a connection. Times are since the start of the run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +36,6 @@ struct Shared {
     /// Every active client, and every active server, has one of these.
     clients: Arc<()>,
     servers: Arc<()>,
-    done: AtomicBool,
 }
 
 impl Shared {
@@ -69,7 +61,8 @@ struct Order {
 pub(super) struct Clients {
     shared: Arc<Shared>,
     orders: Option<Sender<Order>>,
-    threads: Vec<JoinHandle<()>>,
+    launcher: Option<JoinHandle<()>>,
+    _listeners: Listeners,
 }
 
 impl Clients {
@@ -86,15 +79,16 @@ impl Clients {
             lives,
             clients: Arc::default(),
             servers: Arc::default(),
-            done: AtomicBool::new(false),
         });
-        let mut threads = Vec::new();
+        let mut listeners = Listeners::default();
         for server in testbed.servers() {
             let others = [UPLOAD_PORT, DROPPED_PORT, REJECTED_PORT];
             for port in PORTS.into_iter().chain(others) {
-                let listener = server.run_in(|| listen(port))?;
                 let shared = Arc::clone(&shared);
-                threads.push(server.spawn(move || accept_all(&listener, &shared))?);
+                listeners.add(server, port, move |stream| {
+                    let _playing = Arc::clone(&shared.servers);
+                    serve(stream, &shared);
+                })?;
             }
         }
         let (orders, inbox) = mpsc::channel();
@@ -105,11 +99,12 @@ impl Clients {
             }
         };
         // Threads inherit the namespace of the one that starts them.
-        threads.push(testbed.network.client().spawn(launch)?);
+        let launcher = testbed.network.client().spawn(launch)?;
         Ok(Self {
             shared,
             orders: Some(orders),
-            threads,
+            launcher: Some(launcher),
+            _listeners: listeners,
         })
     }
 
@@ -143,20 +138,9 @@ impl Drop for Clients {
     fn drop(&mut self) {
         // The thread that starts clients ends when nobody can send to it any more.
         self.orders = None;
-        self.shared.done.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A panic has printed its own message.
-            let _ = thread.join();
-        }
+        // A panic has printed its own message.
+        let _ = self.launcher.take().map(JoinHandle::join);
     }
-}
-
-/// Starts a thread in the network namespace of the calling one.
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
-    // Up to 3200 threads exist at once: two ends of 800 connections in two networks.
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    let thread = builder.name("lab-end".into()).spawn(work);
-    thread.map(drop).context("start a thread for a connection")
 }
 
 fn launch_client(order: Order, shared: &Arc<Shared>) {
@@ -183,33 +167,9 @@ fn launch_client(order: Order, shared: &Arc<Shared>) {
     }
 }
 
-fn listen(port: u16) -> Result<TcpListener> {
-    // `accept` uses the timeout, too.
-    let socket = socket::listen(port, |socket| socket.set_read_timeout(Some(LOOK)));
-    let socket = socket.with_context(|| format!("listen on {port}"))?;
-    Ok(socket.into())
-}
-
-fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
-    while !shared.done.load(Ordering::Relaxed) {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                let (server, playing) = (Arc::clone(shared), Arc::clone(&shared.servers));
-                // If there is no thread, the client times out.
-                let _ = spawn(move || {
-                    serve(stream, &server);
-                    drop(playing);
-                });
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => eprintln!("router-churn: accept: {error}"),
-        }
-    }
-}
-
 fn serve(mut stream: TcpStream, shared: &Shared) {
     // The client identifies a connection that sends nothing.
-    let Ok(number) = ends::read_number(&mut stream) else {
+    let Ok(number) = stream::read_number(&mut stream, PATIENCE) else {
         return;
     };
     let arrived = shared.start.elapsed();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Path;
 use crate::names::named;
-use crate::network::Family;
+use crate::network::{Family, client_address};
 use crate::rng::{Rng, scramble, shuffled};
 
 /// Clients, each with an address of either family.
@@ -175,13 +175,6 @@ impl Plan {
 
 fn small(number: u64) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
-}
-
-pub(super) fn client_address(family: Family, client: u8) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::new(10, 100, 0, client).into(),
-        Family::V6 => Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, client.into()).into(),
-    }
 }
 
 pub(super) fn server_address(family: Family, server: u8) -> IpAddr {

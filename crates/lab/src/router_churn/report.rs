@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use super::clients::Life;
-use super::ends::End;
 use super::plan::{Fault, Kind};
 use super::verdict::{Pair, Verdict, expected};
 use super::{Args, Path, Run};
 use crate::names::Named;
 use crate::record::{Record, Samples};
+use crate::stream::End;
 use crate::target::{Bound, Target};
 
 /// Bound on connections described individually.

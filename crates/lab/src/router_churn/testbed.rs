@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::plan::{
-    CLIENTS, DROPPED_PORT, FORBIDDEN_SERVER, Fault, REJECTED_PORT, SERVERS, Side, client_address,
-    server_address,
+    CLIENTS, DROPPED_PORT, FORBIDDEN_SERVER, Fault, REJECTED_PORT, SERVERS, Side, server_address,
 };
 use super::{Args, Path};
 use crate::link::{self, End, Link, split};
 use crate::netns::Namespace;
-use crate::network::{Family, Network, TO_CLIENT, TO_SERVER};
+use crate::network::{Family, Network, TO_CLIENT, TO_SERVER, add_addresses, client_address};
 use crate::process::run;
 
 /// The lowest port of clients, as of Linux.
@@ -102,11 +101,10 @@ impl Testbed {
             loss,
             others,
         };
-        let [clients, servers] = [client_address, server_address];
-        // Addresses on the loopback interface: one host plays all clients, another all servers.
-        add_addresses(testbed.network.client(), clients, CLIENTS)?;
+        // One host plays all clients, another all servers.
+        add_addresses(testbed.network.client(), client_address, CLIENTS)?;
         for host in testbed.servers() {
-            add_addresses(host, servers, FORBIDDEN_SERVER)?;
+            add_addresses(host, server_address, FORBIDDEN_SERVER)?;
         }
         match args.path {
             Path::Lists => testbed.join_to_lists()?,
@@ -317,21 +315,6 @@ fn device(side: Side) -> &'static str {
         Side::Lan => TO_CLIENT,
         Side::Wan => TO_SERVER,
     }
-}
-
-fn add_addresses(
-    host: &Namespace,
-    address: impl Fn(Family, u8) -> std::net::IpAddr,
-    count: u8,
-) -> Result<()> {
-    let lines = (1..=count).flat_map(|number| {
-        let [v4, v6] = Family::ALL.map(|family| address(family, number));
-        [
-            format!("address add {v4}/32 dev lo"),
-            format!("address add {v6}/128 dev lo nodad"),
-        ]
-    });
-    host.ip_batch(&lines.collect::<Vec<_>>())
 }
 
 /// The firewall of an office: new connections only from inside, and not to all destinations.

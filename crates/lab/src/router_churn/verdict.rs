@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::clients::Life;
-use super::ends::End;
 use super::plan::{Fault, Kind, Plan};
 use crate::names::Named;
+use crate::stream::End;
 
 /// How long after a fault connections still count as hit by it: lost packets are retransmitted.
 const TAIL: Duration = Duration::from_secs(1);

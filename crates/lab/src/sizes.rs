@@ -32,16 +32,21 @@ const SEED: u64 = 1998;
 
 /// Sizes in bytes, one at the middle of each of as many equally likely parts of the distribution,
 /// shuffled.
-pub(super) fn web_like() -> Vec<u64> {
+pub(crate) fn web_like() -> Vec<u64> {
     let quantile = |index: u32| (f64::from(index) + 0.5) / f64::from(COUNT);
     let ordered: Vec<u64> = (0..COUNT)
-        .map(|index| bytes(size(quantile(index))))
+        .map(|index| web_like_at(quantile(index)))
         .collect();
     // In ascending order a window would get only small or only large objects.
     shuffled(&ordered, SEED, 0)
 }
 
-/// The size below which a share `p` of the sizes lies.
+/// The size in bytes below which a share `p` of the sizes lies, from 0 to 1, exclusive of both.
+pub(crate) fn web_like_at(p: f64) -> u64 {
+    bytes(size(p))
+}
+
+/// The same as a real number.
 fn size(p: f64) -> f64 {
     if p < BODY {
         // The body is the lognormal below the tail, so `p` is relative to that part.
