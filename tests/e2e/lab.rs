@@ -9,7 +9,7 @@ use clap::Parser;
 use posthaste_lab::record::Record;
 use posthaste_lab::scratch::Scratch;
 use posthaste_lab::transfers::overlay;
-use posthaste_lab::{fleet, router_churn};
+use posthaste_lab::{fleet, mix, router_churn};
 
 #[derive(Debug, Parser)]
 struct Fleet {
@@ -21,6 +21,12 @@ struct Fleet {
 struct Overlay {
     #[command(flatten)]
     args: overlay::Args,
+}
+
+#[derive(Debug, Parser)]
+struct Mix {
+    #[command(flatten)]
+    args: mix::Args,
 }
 
 #[derive(Debug, Parser)]
@@ -106,6 +112,37 @@ fn small_overlay() {
         "{:?}",
         record.remarks
     );
+}
+
+#[test]
+fn small_mix() {
+    let output = Scratch::new().unwrap();
+    let few = ["--connections", "80", "--seconds", "3"];
+    let mix = Mix::parse_from(words(output.path(), &few));
+    mix::run(&mix.args).expect("no connection fails that does not without a node");
+    let record = record(output.path());
+    for router in ["plain", "masquerading"] {
+        let of = |quantity: &str, subject: &str| {
+            let mut samples = record.samples.iter().filter(|one| {
+                one.quantity == quantity
+                    && one.labels["router"] == router
+                    && one.labels["subject"] == subject
+            });
+            samples.next().expect("it was measured").values.clone()
+        };
+        let [none, default, sockets] =
+            ["none", "default", "sockets"].map(|subject| of("answered early", subject)[0]);
+        assert_eq!(none, 0.0, "{router}: nobody but the server answers");
+        assert!(
+            default > 0.0 && sockets > default,
+            "{router}: {default}, {sockets}"
+        );
+        assert!(of("answered by packets", "default")[0] > 0.0, "{router}");
+        assert!(of("relayed", "sockets")[0] > 40.0, "{router}");
+        let times = ["none", "default", "sockets"].map(|subject| of("completion", subject).len());
+        assert!(times[0] > 40, "{router}: {times:?}");
+        assert_eq!(times, [times[0]; 3], "{router}: the same connections");
+    }
 }
 
 /// The experiment reports each failed connection.

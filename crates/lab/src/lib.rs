@@ -27,6 +27,7 @@ pub mod link;
 pub mod load;
 pub mod machine;
 mod mesh;
+pub mod mix;
 mod model;
 pub mod multipath;
 mod names;

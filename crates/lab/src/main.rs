@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use posthaste_lab::{
-    compare, demo, fleet, handover, link, load, multipath, planning, record, router_churn, senders,
-    synflood,
+    compare, demo, fleet, handover, link, load, mix, multipath, planning, record, router_churn,
+    senders, synflood,
     transfers::{line, overlay},
     tunnels,
 };
@@ -32,6 +32,9 @@ enum Command {
     /// Play many connections over a masquerading router while it changes and its node dies, with and
     /// without the node.
     RouterChurn(router_churn::Args),
+    /// Play a web-like mix of connections over routers, and count how many a node accelerates and what that
+    /// saves.
+    Mix(mix::Args),
     /// Measure what nodes cost beside IP forwarding, HAProxy and nginx.
     Compare(compare::Args),
     /// Generate load, or serve it, for `compare`.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::TransferTimes(args) => line::run(args),
         Command::Synflood(args) => synflood::run(args),
         Command::RouterChurn(args) => router_churn::run(args),
+        Command::Mix(args) => mix::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Load(args) => load::run(args),
         Command::Planning(args) => planning::run(args),
