@@ -53,10 +53,11 @@ const OBJECTS: [(&str, &[&str]); 8] = [
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    translate_constants(&out);
     let mut rust = Rust::default();
     for (name, structures) in OBJECTS {
         let object = out.join(format!("{name}.bpf.o"));
-        compile(&format!("src/{name}.bpf.c"), &object);
+        compile(&format!("src/{name}.bpf.c"), &object, &out);
         let object = fs::read(object).expect("clang has written it");
         if let Err(error) = rust.add(name, &object, structures) {
             panic!("{name}.bpf.c: {error:#}");
@@ -89,23 +90,64 @@ fn stats(types: &str) -> String {
     )
 }
 
-/// Compiles what the simulation of the congestion control runs, and links it into the tests.
+/// The numbers of the congestion control, which has one table of them, as a header.
+fn translate_constants(out: &Path) {
+    const TABLE: &str = "../congestion/src/constants.rs";
+    let table = fs::read_to_string(TABLE).expect("the table is in the workspace");
+    let lines = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub(crate) const "));
+    let header: String = lines.map(constant).collect();
+    let path = out.join("control_constants.h");
+    fs::write(path, format!("#pragma once\n{header}")).expect("OUT_DIR is there to write to");
+    println!("cargo:rerun-if-changed={TABLE}");
+}
+
+/// `NAME: u64 = 7 * 1_000;` in C.
+fn constant(line: &str) -> String {
+    let parts = line.strip_suffix(';').and_then(|line| {
+        let (name, rest) = line.split_once(": u")?;
+        let (bits, value) = rest.split_once(" = ")?;
+        Some((name, bits, value))
+    });
+    let (name, bits, value) = parts.unwrap_or_else(|| panic!("a constant on one line: {line}"));
+    // Underscores only separate digits.
+    let words: String = value
+        .split_inclusive(' ')
+        .map(|word| match word.chars().next() {
+            Some('0'..='9') => word.replace('_', ""),
+            _ => word.to_owned(),
+        })
+        .collect();
+    format!("#define {name} ((__u{bits})({words}))\n")
+}
+
+/// Compiles what the tests of the congestion control run, and links it into the tests.
 fn compile_for_tests(out: &Path) {
-    let object = out.join("host.o");
-    run_clang(&["-fPIC"], "tests/congestion/host.c", &object);
-    println!("cargo:rustc-link-arg-tests={}", object.display());
+    for name in ["host", "control"] {
+        let object = out.join(format!("{name}.o"));
+        run_clang(
+            &["-fPIC"],
+            &format!("tests/congestion/{name}.c"),
+            &object,
+            out,
+        );
+        println!("cargo:rustc-link-arg-tests={}", object.display());
+    }
 }
 
-fn compile(source: &str, object: &Path) {
-    run_clang(&["-target", "bpf", "-mcpu=v3"], source, object);
+fn compile(source: &str, object: &Path, out: &Path) {
+    run_clang(&["-target", "bpf", "-mcpu=v3"], source, object, out);
 }
 
-fn run_clang(target: &[&str], source: &str, object: &Path) {
+fn run_clang(target: &[&str], source: &str, object: &Path, out: &Path) {
     let status = Command::new("clang")
         .args(target)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         // Debian keeps <asm/types.h> in a folder of the architecture's name.
         .arg(format!("-I/usr/include/{}-linux-gnu", env::consts::ARCH))
+        .arg("-I")
+        .arg(out)
         .args(["-c", source, "-o"])
         .arg(object)
         .status()

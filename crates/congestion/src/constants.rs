@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All numbers of the control, in one table: a port takes them from here.
+//! All numbers of the control, in one table. The build of `posthaste-bpf` translates it for the control in C: each line
+//! has a number of a type, by arithmetic that C has too.
 
 /// One, for gains.
 pub(crate) const UNIT: u64 = 256;
@@ -23,6 +24,12 @@ pub(crate) const OVERSHOT: u64 = UNIT * 85 / 100;
 /// How long after congestion the window grows by CUBIC's law only: milliseconds, and in multiples of its K.
 pub(crate) const CUBIC_MS: u32 = 5000;
 pub(crate) const CUBIC_KS: u32 = 2;
+/// C = 0.4 segments per second cubed, as the numerator of 1/256 segments per millisecond cubed; the denominator is
+/// ten to the ten.
+pub(crate) const C_NUMERATOR: u64 = 4 * UNIT;
+pub(crate) const C_DENOMINATOR: u64 = 10_000_000_000;
+/// Milliseconds: beyond, the law is not followed further.
+pub(crate) const TIME_MAX: u64 = 200_000;
 
 /// Pacing, beyond the window in a round trip: in startup, and else.
 pub(crate) const PACING_STARTUP: u64 = 2 * UNIT;

@@ -187,13 +187,13 @@ impl Control {
         }
     }
 
-    /// What the connection has learned, for others over the path.
-    pub fn known(&self) -> Known {
-        Known {
+    /// What the connection has learned, for others over the path: nothing before it has filled that.
+    pub fn known(&self) -> Option<Known> {
+        (self.phase != Phase::Startup).then(|| Known {
             rate: self.rate.max(self.rate_before),
             rtt_us: self.least_us,
             loss: self.losses.share(),
-        }
+        })
     }
 
     /// Whether another sender keeps the queue filled.

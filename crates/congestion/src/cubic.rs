@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CUBIC's law (RFC 9438) in integers: the window in 1/256 of segments, the time in milliseconds.
 
-/// C = 0.4 segments per second cubed, as the numerator of 1/256 segments per millisecond cubed; the denominator is
-/// ten to the ten.
-const C_NUMERATOR: u64 = 4 * 256;
-const C_DENOMINATOR: u64 = 10_000_000_000;
-/// Milliseconds: beyond, the law is not followed further.
-const TIME_MAX: u64 = 200_000;
+use crate::constants::{C_DENOMINATOR, C_NUMERATOR, TIME_MAX};
 
 /// The time in which the window grows by `missing` to where it was at the last congestion.
 pub(crate) fn time_to_grow(missing: u64) -> u64 {

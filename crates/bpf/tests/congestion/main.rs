@@ -7,6 +7,8 @@
     reason = "all of this is a test, its helpers included"
 )]
 
+mod equivalence;
+
 use std::ffi::{c_int, c_long};
 use std::time::Duration;
 
