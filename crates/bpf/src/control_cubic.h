@@ -6,16 +6,19 @@
 #pragma once
 #include "control_state.h"
 
-/* The cube root, rounded down: bit by bit. */
+/*
+ * The cube root of less than 2^63, rounded down: bit by bit, and without branches, of which the
+ * verifier would follow all ways.
+ */
 static __always_inline __u64 root(__u64 of)
 {
 	__u64 root = 0;
 
 	for (int bit = 20; bit >= 0; bit--) {
 		__u64 next = root | 1ull << bit;
+		__u64 is_more = (of - next * next * next) >> 63;
 
-		if (next * next * next <= of)
-			root = next;
+		root = next - (is_more << bit);
 	}
 	return root;
 }

@@ -343,6 +343,59 @@ fn same_bits_at_changes() {
     }
 }
 
+/// A queue that is empty for a moment, at intervals about those of BBR.
+#[test]
+fn same_bits_at_dips() {
+    simulate(schedules(20), |mut rng| {
+        let known = Known {
+            rate: 2500,
+            rtt_us: 20_000,
+            loss: 0,
+        };
+        let mut both = Both::new(1250, Some(known), [0; 3]);
+        let (mut dip_ms, mut delivered) = (3000, 0);
+        for now_ms in (0..90_000).step_by(30) {
+            if now_ms >= dip_ms + 240 {
+                dip_ms = now_ms + 8000 + rng.below(3500_u32);
+            }
+            let prior_delivered = delivered;
+            delivered += 50_000;
+            both.on_ack(&Ack {
+                now_ms,
+                now_us: now_ms * 1000,
+                acked: 50_000,
+                former_in_flight: 100_000,
+                rtt_us: if now_ms >= dip_ms { 20_000 } else { 40_000 },
+                delivered,
+                prior_delivered,
+                ..Ack::default()
+            });
+        }
+    });
+}
+
+/// The largest window, of so many segments that the time of CUBIC is bounded.
+#[test]
+fn same_bits_at_bounds() {
+    let mut both = Both::new(20, None, [0; 3]);
+    let mut delivered = 0_u32;
+    for round in 0..40 {
+        let prior_delivered = delivered;
+        delivered = delivered.wrapping_add(1 << 28);
+        both.on_ack(&Ack {
+            now_ms: 100 * round,
+            now_us: 100_000 * round,
+            acked: 1 << 28,
+            marked: u32::from(round == 10),
+            former_in_flight: 1 << 30,
+            rtt_us: 20_000,
+            delivered,
+            prior_delivered,
+            ..Ack::default()
+        });
+    }
+}
+
 /// Whatever a receiver reports.
 #[test]
 fn same_bits_with_any_acks() {
