@@ -71,7 +71,7 @@ struct control {
 	struct rival rival;
 	__u16 mss;
 	__u8 phase, contended, free, queued, tried, flat, flags;
-	/* For whoever keeps the state: no part of it. */
+	/* The program's that keeps the state: no part of it. */
 	__u8 beside;
 };
 

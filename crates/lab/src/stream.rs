@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One end of a connection, on a thread that waits: compares every byte, and says how the connection
+//! One end of a connection, on a thread that waits: compares every byte, and reports how the connection
 //! ended for it.
 
 use std::io::{self, ErrorKind, Read, Write};

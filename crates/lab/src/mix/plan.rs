@@ -327,7 +327,7 @@ mod tests {
                 family,
                 ..Service::new(1, 0)
             };
-            let ends = ["10.131.231.3", "fd00:200:0:3e7::3"].map(|ip| ip.parse::<IpAddr>());
+            let ends = ["10.131.231.3", "fd00:200:0:3e7::3"].map(str::parse::<IpAddr>);
             assert!(ends.contains(&Ok(last.target().ip())), "{}", last.target());
         }
     }

@@ -76,7 +76,7 @@ pub(super) fn fill(record: &mut Record, args: &Args, rounds: &[Round]) {
     record.parameter("repeats", args.repeats);
     record.parameter("clients", CLIENTS);
     record.parameter("services", SERVICES);
-    let delays = DELAYS.map(|delay| ms(delay));
+    let delays = DELAYS.map(ms);
     record.parameter("delays in ms, one way", delays.to_vec());
     for router in Router::ALL {
         let of = rounds.iter().filter(|round| round.router == *router);
