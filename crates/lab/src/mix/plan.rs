@@ -173,6 +173,9 @@ pub(super) fn connections(seed: u64, count: usize, within: Duration) -> Vec<Conn
         for _ in 0..visit_length(&mut random) {
             plan.push(Connection::new(&mut random, at, client, service));
             at += Duration::from_secs_f64(exponential(&mut random, GAP_MEAN));
+            if at >= within {
+                break;
+            }
         }
     }
     plan.truncate(count);
@@ -244,6 +247,7 @@ mod tests {
         assert_ne!(of(7), of(8));
         let plan = of(7);
         assert_eq!(plan.len(), 500);
+        assert!(plan.iter().all(|one| one.at < WITHIN));
         assert!(plan.is_sorted_by_key(|one| one.at));
         assert!((0..).zip(&plan).all(|(number, one)| one.number == number));
     }
@@ -270,7 +274,7 @@ mod tests {
         let mut visits = HashMap::<u64, f64>::new();
         let mut seen = HashSet::new();
         // The first connections of the pairs of clients and services are nearly independent of each other.
-        for one in plan.iter().filter(|one| one.at < WITHIN) {
+        for one in &plan {
             if seen.insert((one.client, one.service.rank)) {
                 *visits.entry(one.at.as_secs()).or_default() += 1.0;
             }

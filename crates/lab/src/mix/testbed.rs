@@ -58,8 +58,12 @@ impl Testbed {
         let local = SERVICES.map(|prefix| format!("route add local {prefix} dev lo"));
         network.server().ip_batch(&local)?;
         network.server().nft(&format!(
-            "table inet down {{ chain input {{
-            type filter hook input priority 0; tcp dport {SILENT_PORT} drop; }} }}"
+            "table inet down {{
+            chain input {{
+            type filter hook input priority 0;
+            tcp dport {SILENT_PORT} drop
+            }}
+            }}"
         ))?;
         let server = Family::ALL.map(|family| network.server_address(family));
         let routes = SERVICES.iter().zip(server);
