@@ -33,8 +33,7 @@ demo: setup build ## fetch files directly and through a node, side by side (need
 bench: setup-bench build ## compare posthaste with IP forwarding, HAProxy and nginx, a quarter of an hour (needs root)
 	$(RELEASE)/posthaste-lab compare --output docs/results
 
-test: setup lint ## everything that must pass (needs root)
-	$(CARGO) run --package posthaste-suite -- -- --workspace $(UNIT_TESTS) $(E2E_TESTS)
+test: setup lint unit e2e ## everything that must pass (needs root)
 
 lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too, and the documents
 	$(CARGO) fmt --all --check
@@ -44,7 +43,7 @@ lint: ## formatting, clippy with warnings as errors, of what fuzzing builds too,
 	$(CARGO) clippy $(FUZZ) --target-dir $(TARGET) --no-default-features --features invariants -- -D warnings
 
 unit: ## unit tests and those of workers in process (some need root)
-	$(CARGO) test --workspace $(UNIT_TESTS)
+	$(CARGO) run --package posthaste-suite -- --jobs 3 -- --workspace $(UNIT_TESTS)
 
 e2e: ## the real binary and the eBPF programs in network namespaces (needs root)
 	$(CARGO) run --package posthaste-suite -- -- --workspace $(E2E_TESTS)

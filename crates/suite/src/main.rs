@@ -63,7 +63,7 @@ fn run(args: &Args) -> Result<bool> {
         let before = Host::look()?;
         let round = run::all(&tests, jobs)?;
         let left = host::left_behind(&before)?;
-        report::write_times(&round, !args.filters.is_empty(), &catalogue.directory)?;
+        report::write_times(&round, &catalogue.directory)?;
         sound &= report::print(&round, catalogue.ignored, &left);
     }
     Ok(sound)

@@ -64,21 +64,17 @@ pub(crate) fn print(round: &Round, ignored: usize, left: &[String]) -> bool {
 }
 
 /// Writes milliseconds, milliseconds of CPU time and names, the slowest first. What is known of tests
-/// that were not in the run stays if the run was only a `part`.
-pub(crate) fn write_times(round: &Round, part: bool, directory: &Path) -> Result<()> {
+/// that were not in the run stays.
+pub(crate) fn write_times(round: &Round, directory: &Path) -> Result<()> {
     let path = directory.join(TIMES);
-    let former = if part {
-        fs::read_to_string(&path)
-    } else {
-        Ok(String::new())
-    };
+    let former = fs::read_to_string(&path).unwrap_or_default();
     let names: HashSet<_> = round
         .outcomes
         .iter()
         .map(|outcome| outcome.test.full_name())
         .collect();
     let mut rows: Vec<_> = round.outcomes.iter().map(row).collect();
-    rows.extend(others(&former.unwrap_or_default(), &names));
+    rows.extend(others(&former, &names));
     rows.sort_by_key(|row| std::cmp::Reverse(milliseconds(row)));
     let text = format!("{HEAD}\n{}\n", rows.join("\n"));
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
