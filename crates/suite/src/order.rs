@@ -8,18 +8,16 @@ use std::path::Path;
 use crate::catalogue::Test;
 use crate::report::TIMES;
 
-/// Slow tests, for a checkout in which none ran yet: the beginning of a former [`TIMES`].
+/// Slow tests, for a checkout in which they did not run yet: the beginning of a former [`TIMES`].
 const SLOW: &str = include_str!("../slow.tsv");
 
-/// Sorts tests by how long they took last time, those of unknown time first.
+/// Sorts tests by how long they took last time; what is not known is quick.
 pub(crate) fn slowest_first(mut tests: Vec<Test>, directory: &Path) -> Vec<Test> {
-    let text = fs::read_to_string(directory.join(TIMES));
-    let known = text.is_ok();
-    let times = times(text.as_deref().unwrap_or(SLOW));
-    // Without former times, what is not in the list is quick.
-    let unknown = if known { u64::MAX } else { 0 };
+    let mut times = times(SLOW);
+    let former = fs::read_to_string(directory.join(TIMES)).unwrap_or_default();
+    times.extend(self::times(&former));
     tests.sort_by_key(|test| {
-        let time = times.get(&test.full_name()).copied().unwrap_or(unknown);
+        let time = times.get(&test.full_name()).copied().unwrap_or(0);
         std::cmp::Reverse(time)
     });
     tests
