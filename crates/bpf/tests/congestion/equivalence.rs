@@ -34,7 +34,7 @@ mod mirror {
         is_empty: bool,
     }
 
-    #[allow(dead_code, reason = "the code in C makes the others")]
+    #[expect(dead_code, reason = "the code in C makes the others")]
     #[derive(Clone, Copy, Debug, Default)]
     #[repr(u8)]
     enum Phase {
