@@ -22,7 +22,7 @@ use crate::host::Host;
 /// Runs tests, each in a process of its own.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Tests at once [default: 5 for each CPU, since most wait for links and timers]
+    /// Tests at once [default: 7 for each CPU, since most wait for links and timers]
     #[arg(long)]
     jobs: Option<usize>,
     /// How often to run all of them
@@ -55,7 +55,7 @@ fn run(args: &Args) -> Result<bool> {
     let tests = order::slowest_first(catalogue.tests, &catalogue.directory);
     ensure!(!tests.is_empty(), "no test has such a name");
     let cpus = std::thread::available_parallelism().context("count the CPUs")?;
-    let jobs = args.jobs.unwrap_or_else(|| 5 * cpus.get());
+    let jobs = args.jobs.unwrap_or_else(|| 7 * cpus.get());
     process::adopt_orphans()?;
     let _burners = process::Burners::start(args.burners)?;
     let mut sound = true;
