@@ -283,7 +283,10 @@ fn address_removed_and_restored() {
         testbed.nft(ROUTER, rules);
         testbed
     };
-    let go = |testbed: &Testbed| testbed.ip(ROUTER, "address del WAN.1/LEN dev wan");
+    let go = |testbed: &Testbed| {
+        testbed.ip(ROUTER, "address del WAN.1/LEN dev wan");
+        testbed.wait_untracked(ROUTER, "WAN.1");
+    };
     let come = |testbed: &Testbed| testbed.ip(ROUTER, "address add WAN.1/LEN dev wan");
     let there = [
         answered("client@LAN.2", ("WAN.2", 80)),

@@ -10,11 +10,12 @@ use std::net::IpAddr;
 
 use posthaste_lab::netns::Namespace;
 use posthaste_lab::network::Family;
+use posthaste_lab::process::wait_until;
 use posthaste_lab::scratch::Scratch;
 
 use super::server::Server;
 use super::way::Way;
-use crate::support::{firewall_script, talkative};
+use crate::support::{SOON, firewall_script, talkative};
 
 /// Networks by name, and the number in their prefixes.
 const NETS: [(&str, u8); 7] = [
@@ -140,6 +141,30 @@ impl Testbed {
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{host}: {stderr}\n{words}");
         }
+    }
+
+    /// Waits until a host has dropped the connections that it masqueraded with an address that it lost. The kernel
+    /// does so in a worker, on a busy machine seconds later.
+    pub(super) fn wait_untracked(&self, host: &str, address: &str) {
+        let parsed = |family| words(address, family).parse().expect("an address");
+        let lost: [IpAddr; 2] = Family::ALL.map(parsed);
+        let masquerades = |line: &str| {
+            let named = |name| {
+                line.split(' ')
+                    .filter_map(move |word| word.strip_prefix(name))
+            };
+            let [from, to] = ["src=", "dst="]
+                .map(|name| named(name).flat_map(str::parse).collect::<Vec<IpAddr>>());
+            // Of what came from the client, and of the answers.
+            to.len() == 2 && lost.contains(&to[1]) && from[0] != to[1]
+        };
+        let tracked = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack");
+        let dropped = wait_until("dropped connections", SOON, || {
+            let lines = self.host(host).run_in(tracked);
+            let lines = lines.expect("the kernel shows what it tracks");
+            !lines.lines().any(masquerades)
+        });
+        dropped.expect("the kernel drops what it cannot answer any more");
     }
 
     /// Has nft carry out a script on a host, for each family.
