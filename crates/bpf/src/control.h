@@ -35,6 +35,8 @@ static __always_inline __u32 control_pacing_rate(const struct control *control)
 		gain = PACING_STARTUP;
 	else if (control->phase == PHASE_STEADY)
 		gain = PACING;
+	else if (control->phase == PHASE_REFILL)
+		gain = PACING_REFILL;
 	rate = scale(control->window, gain) * 1000 / control->last_us;
 	return max32(narrow(rate), 1);
 }
@@ -73,23 +75,22 @@ static __always_inline void see_limit(struct control *control, __u32 former_in_f
 
 static __always_inline void on_round(struct control *control, const struct control_ack *ack)
 {
-	__u32 us = max32(ack->now_us - control->round_at_us, 1);
-	__u64 rate = (__u64)control->acked * 1000 / us;
+	__u32 rate = rate_of_round(control, ack);
 
 	if (control->phase == PHASE_STARTUP)
-		count_startup(control, rate * 2 > (__u64)control->rate * 3);
+		count_startup(control, (__u64)rate * 2 > (__u64)control->rate * 3);
 	else if (!(control->flags & OVERSHOOT))
 		count_losses(control);
-	if (control->flags & RECOVERING)
-		control->carried = min32(control->carried, control->acked);
 	if (!ack->is_app_limited || rate > control->rate)
-		control->rate = max32(control->rate, narrow(rate));
+		control->rate = max32(control->rate, rate);
+	control->flags &= ~(RECOVERING | EARLIER | OVERSHOOT);
 	if (control->phase == PHASE_STEADY && control->round_us > 0) {
 		rival_on_round(&control->rival, ack->now_ms, control->round_us, control->least_us);
 		if (control->flags & LIMITED)
-			judge_delay(control);
+			judge_delay(control, ack->now_ms);
 	}
-	control->flags &= ~(RECOVERING | EARLIER | OVERSHOOT);
+	if (control->phase == PHASE_REFILL)
+		control->phase = PHASE_STEADY;
 	begin_round(control, ack);
 }
 

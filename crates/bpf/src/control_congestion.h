@@ -39,7 +39,7 @@ static __always_inline bool is_load_low(const struct control *control)
 	/* What is found lost in these rounds was sent before the window was lowered. */
 	if (control->flags & (RECOVERING | EARLIER))
 		return false;
-	if (control->phase == PHASE_STARTUP)
+	if (control->phase == PHASE_STARTUP || control->phase == PHASE_REFILL)
 		return false;
 	if (control->phase == PHASE_STEADY &&
 	    control->window > scale(control->carried, LOW_LOAD) &&
@@ -48,10 +48,15 @@ static __always_inline bool is_load_low(const struct control *control)
 	return control->round_us > 0 && control->round_us <= longest;
 }
 
+/*
+ * Counts the losses of this round. Those of the load itself, in a recovery, show nothing of others.
+ */
 static __always_inline void count_losses(struct control *control)
 {
 	bool were_random = control->losses.are_random;
 
+	if (were_random && control->flags & RECOVERING)
+		return;
 	losses_on_round(&control->losses, packets_sent(control), packets_lost(control),
 			is_load_low(control));
 	if (control->losses.are_random && !were_random && control->phase == PHASE_STEADY) {
@@ -75,8 +80,20 @@ static __always_inline void count_startup(struct control *control, bool grows)
 	control->carried = control->lost;
 }
 
+/* What the path carried at this congestion, or at former ones. */
+static __always_inline __u32 carried(const struct control *control)
+{
+	__u64 bytes = held(control);
+	__u32 now = bytes > 0 ? bounded(min64(bytes, control->window)) : control->window;
+
+	if (control->phase == PHASE_STARTUP)
+		return now;
+	return max32(now, narrow(scale(control->carried, CARRIED)));
+}
+
 static __always_inline void lower(struct control *control, __u32 now_ms, __u64 beta)
 {
+	control->carried = carried(control);
 	/* RFC 9438 section 4.7, fast convergence. */
 	if (control->window < control->largest)
 		control->largest = narrow(scale(control->window, (UNIT + beta) / 2));
@@ -84,7 +101,6 @@ static __always_inline void lower(struct control *control, __u32 now_ms, __u64 b
 		control->largest = control->window;
 	control->window =
 		bounded(max64(scale(control->window, beta), LEAST_SEGMENTS * control->mss));
-	control->carried = control->largest;
 	control->phase = PHASE_STEADY;
 	control->congested_ms = now_ms;
 	control->flags = (control->flags | CONGESTED) & ~(EPOCH | MAY_TRY | EARLIER);
@@ -107,12 +123,17 @@ static __always_inline void settle_for_held(struct control *control, __u32 forme
 static __always_inline void on_congestion(struct control *control, const struct control_ack *ack,
 					  __u64 beta)
 {
-	bool grew = control->phase == PHASE_STARTUP ||
-		    (control->free > FREE_ROUNDS && !follows_cubic(control, ack->now_ms));
+	bool grew = control->phase == PHASE_STARTUP || control->flags & OVERSHOOT ||
+		    grows_fast(control, ack->now_ms);
+	bool were_random = control->losses.are_random;
 	__u32 former;
 
 	if (!grew)
 		count_losses(control);
+	if (ack->marked == 0 && control->losses.are_random && !were_random) {
+		begin_round(control, ack);
+		return;
+	}
 	if (control->phase == PHASE_DRAIN) {
 		control->window = control->former;
 		control->drain_ms = next_drain(control, ack->now_ms);

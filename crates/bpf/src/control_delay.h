@@ -65,7 +65,7 @@ static __always_inline void judge_trial(struct control *control, __u32 us)
 }
 
 /* What the round trips of a round show. */
-static __always_inline void judge_delay(struct control *control)
+static __always_inline void judge_delay(struct control *control, __u32 now_ms)
 {
 	__u32 us = control->round_us;
 	__u64 rate, explained, longest;
@@ -78,6 +78,8 @@ static __always_inline void judge_delay(struct control *control)
 		control->free = one_more(control->free);
 		return;
 	}
+	if (grows_fast(control, now_ms))
+		control->flags |= OVERSHOOT;
 	control->free = 0;
 	rate = max32(max32(control->rate, control->rate_before), 1);
 	explained = (__u64)control->window * 1000 / rate;
@@ -145,6 +147,8 @@ static __always_inline void end_drain(struct control *control, __u32 now_ms)
 	control->rate = 0;
 	control->drain_ms = next_drain(control, now_ms);
 	control->free = 0;
+	if (control->contended == 0)
+		control->phase = PHASE_REFILL;
 }
 
 /* Begins a drain that is due, or ends it. */
@@ -153,6 +157,8 @@ static __always_inline void turn_drain(struct control *control, const struct con
 	if (control->phase == PHASE_DRAIN) {
 		if (ack->rtt_us / 2 <= control->last_us) {
 			end_drain(control, ack->now_ms);
+			if (control->phase == PHASE_REFILL)
+				begin_round(control, ack);
 			return;
 		}
 		/* The path has become longer meanwhile. */

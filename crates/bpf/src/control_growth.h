@@ -8,17 +8,29 @@
 #include "control_cubic.h"
 #include "control_rival.h"
 
-static __always_inline void start_up(struct control *control, const struct control_ack *ack)
+/* Begins with what the path holds. ACKs come at its rate: the round trip lags behind the queue. */
+static __always_inline void end_startup(struct control *control, const struct control_ack *ack)
 {
-	if (control->queued < QUEUED_ACKS) {
-		control->window = bounded((__u64)control->window + ack->acked);
-		return;
-	}
+	__u64 bytes;
+
 	control->largest = control->window;
 	control->carried = 0;
+	control->rate = max32(control->rate, rate_of_round(control, ack));
+	bytes = max64(held(control), FIRST_SEGMENTS * control->mss);
 	settle(control, ack->rtt_us);
+	control->window = min32(control->window, bounded(bytes));
 	control->drain_ms = next_drain(control, ack->now_ms);
 	control->flags &= ~EPOCH;
+	begin_round(control, ack);
+	control->flags |= RECOVERING | OVERSHOOT;
+}
+
+static __always_inline void start_up(struct control *control, const struct control_ack *ack)
+{
+	if (control->queued < QUEUED_ACKS)
+		control->window = bounded((__u64)control->window + ack->acked);
+	else
+		end_startup(control, ack);
 }
 
 /* Another sender takes losses or a full queue for congestion, as CUBIC does. */
@@ -28,6 +40,12 @@ static __always_inline bool follows_cubic(const struct control *control, __u32 n
 	bool is_recent = control->flags & CONGESTED && now_ms - control->congested_ms < longer;
 
 	return control->contended > 0 || (is_recent && !control->losses.are_random);
+}
+
+/* Whether the window grows fast, into a path that seems free. */
+static __always_inline bool grows_fast(const struct control *control, __u32 now_ms)
+{
+	return control->free > FREE_ROUNDS && !follows_cubic(control, now_ms);
 }
 
 static __always_inline void begin_epoch(struct control *control, __u32 now_ms)
@@ -74,6 +92,8 @@ static __always_inline void grow_freely(struct control *control, const struct co
 	__u32 doubled = control->free > FREE_ROUNDS ? control->free - FREE_ROUNDS : 0;
 	__u64 grown;
 
+	if (control->queued >= QUEUED_ACKS)
+		doubled = 0;
 	step = min64(step << min32(doubled, 20), window / 4);
 	grown = window + max64(step * ack->acked / window, 1);
 	control->window = bounded(min64(grown, max64(most(control), window)));
@@ -87,7 +107,7 @@ static __always_inline void grow(struct control *control, const struct control_a
 		start_up(control, ack);
 		return;
 	}
-	if (control->phase == PHASE_DRAIN || control->tried > 0)
+	if (control->phase != PHASE_STEADY || control->tried > 0)
 		return;
 	if (follows_cubic(control, ack->now_ms) && !rival_is_there(&control->rival))
 		grow_as_cubic(control, ack);

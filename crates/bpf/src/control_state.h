@@ -38,6 +38,7 @@ enum control_phase {
 	PHASE_STARTUP,
 	PHASE_STEADY,
 	PHASE_DRAIN,
+	PHASE_REFILL,
 };
 
 struct count {
@@ -147,6 +148,15 @@ static __always_inline __u32 bounded(__u64 bytes)
 static __always_inline bool sees_queue(const struct control *control, __u32 us)
 {
 	return us > control->least_us + (control->least_us >> QUEUE_SHIFT) + QUEUE_US;
+}
+
+/* Bytes per millisecond acknowledged in this round. */
+static __always_inline __u32 rate_of_round(const struct control *control,
+					   const struct control_ack *ack)
+{
+	__u32 us = max32(ack->now_us - control->round_at_us, 1);
+
+	return narrow((__u64)control->acked * 1000 / us);
 }
 
 /* Bytes that the path holds at the rate at which it delivered. */

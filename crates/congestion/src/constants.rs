@@ -34,6 +34,8 @@ pub(crate) const TIME_MAX: u64 = 200_000;
 /// Pacing, beyond the window in a round trip: in startup, and else.
 pub(crate) const PACING_STARTUP: u64 = 2 * UNIT;
 pub(crate) const PACING: u64 = UNIT * 5 / 4;
+/// The same after a drain: with more, what returns at once overflows a short queue.
+pub(crate) const PACING_REFILL: u64 = UNIT * 11 / 10;
 
 /// A queue is seen when the round trip is longer by a sixteenth of the least and so many microseconds.
 pub(crate) const QUEUE_SHIFT: u32 = 4;
@@ -79,6 +81,8 @@ pub(crate) const RANDOM_STILL: u64 = UNIT * 3 / 10;
 pub(crate) const RANDOM_MOST: u64 = UNIT * 15 / 100;
 /// The load is low if the window is at most so much of that at the last congestion.
 pub(crate) const LOW_LOAD: u64 = UNIT * 87 / 100;
+/// What a congestion leaves of what the path carried at former ones, unless it carries more.
+pub(crate) const CARRIED: u64 = UNIT * 7 / 8;
 /// And so is that of so few segments.
 pub(crate) const TINY_SEGMENTS: u64 = 6;
 /// Lost in a round beyond one and a half of the random share, in packets, and of all, that show congestion.

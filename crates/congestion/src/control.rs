@@ -2,8 +2,8 @@
 //! The state machine.
 
 use crate::constants::{
-    BETA, BETA_RANDOM, FIRST_SEGMENTS, HELD_MOST, PACING, PACING_STARTUP, QUEUE_SHIFT, QUEUE_US,
-    RTT_MAX_US, UNIT, WINDOW_MAX,
+    BETA, BETA_RANDOM, FIRST_SEGMENTS, HELD_MOST, PACING, PACING_REFILL, PACING_STARTUP,
+    QUEUE_SHIFT, QUEUE_US, RTT_MAX_US, UNIT, WINDOW_MAX,
 };
 use crate::losses::Losses;
 use crate::rival::Rival;
@@ -52,6 +52,8 @@ enum Phase {
     Steady,
     /// Little is in flight, so that the own queue empties.
     Drain,
+    /// What a drain left room for is sent within a round, without a burst.
+    Refill,
 }
 
 /// The control of a connection.
@@ -63,7 +65,7 @@ pub struct Control {
     /// CUBIC's: the window at the last congestion, the time to reach it again, the start of its epoch and whether
     /// there is one, and the window that Reno would have.
     largest: u32,
-    /// What was delivered in a round at the last congestion: less is a low load. In startup, lost in the round before.
+    /// What the path carried at the last congestions, the earlier ones discounted: less is a low load. In startup, lost in the round before.
     carried: u32,
     k_ms: u32,
     epoch_ms: u32,
@@ -178,6 +180,7 @@ impl Control {
             Phase::Startup => PACING_STARTUP,
             Phase::Steady => PACING,
             Phase::Drain => UNIT,
+            Phase::Refill => PACING_REFILL,
         };
         let rate = scale(self.window, gain) * 1000 / u64::from(self.last_us).max(1);
         if self.last_us == 0 {
@@ -277,6 +280,12 @@ impl Control {
         us > self.least_us + (self.least_us >> QUEUE_SHIFT) + QUEUE_US
     }
 
+    /// Bytes per millisecond acknowledged in this round.
+    fn rate_of_round(&self, ack: &Ack) -> u32 {
+        let us = ack.now_us.wrapping_sub(self.round_at_us).max(1);
+        narrow(u64::from(self.acked) * 1000 / u64::from(us))
+    }
+
     /// Bytes that the path holds at the rate at which it delivered.
     fn held(&self) -> u64 {
         u64::from(self.rate.max(self.rate_before)) * u64::from(self.least_us) / 1000
@@ -297,28 +306,27 @@ impl Control {
     }
 
     fn on_round(&mut self, ack: &Ack) {
-        let us = ack.now_us.wrapping_sub(self.round_at_us).max(1);
-        let rate = u64::from(self.acked) * 1000 / u64::from(us);
-        let grows = rate * 2 > u64::from(self.rate) * 3;
+        let rate = self.rate_of_round(ack);
+        let grows = u64::from(rate) * 2 > u64::from(self.rate) * 3;
         if self.phase == Phase::Startup {
             self.count_startup(grows);
         } else if self.flags & OVERSHOOT == 0 {
             self.count_losses();
         }
-        if self.flags & RECOVERING != 0 {
-            self.carried = self.carried.min(self.acked);
+        if !ack.is_app_limited || rate > self.rate {
+            self.rate = self.rate.max(rate);
         }
-        if !ack.is_app_limited || rate > u64::from(self.rate) {
-            self.rate = self.rate.max(narrow(rate));
-        }
+        self.flags &= !(RECOVERING | EARLIER | OVERSHOOT);
         if self.phase == Phase::Steady && self.round_us > 0 {
             self.rival
                 .on_round(ack.now_ms, self.round_us, self.least_us);
             if self.flags & LIMITED != 0 {
-                self.judge_delay();
+                self.judge_delay(ack.now_ms);
             }
         }
-        self.flags &= !(RECOVERING | EARLIER | OVERSHOOT);
+        if self.phase == Phase::Refill {
+            self.phase = Phase::Steady;
+        }
         self.begin_round(ack);
     }
 

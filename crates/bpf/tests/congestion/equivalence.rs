@@ -42,6 +42,7 @@ mod mirror {
         Startup,
         Steady,
         Drain,
+        Refill,
     }
 
     #[derive(Clone, Copy, Debug, Default)]

@@ -6,7 +6,7 @@ use super::{
     narrow, scale,
 };
 use crate::constants::{
-    BETA, BETA_RANDOM, FREE_ROUNDS, LEAST_SEGMENTS, LOW_LOAD, NO_QUEUE_SHIFT, NO_QUEUE_US,
+    BETA, BETA_RANDOM, CARRIED, FREE_ROUNDS, LEAST_SEGMENTS, LOW_LOAD, NO_QUEUE_SHIFT, NO_QUEUE_US,
     OVERSHOT, QUEUED_ACKS, RIVAL_LOSS, STARTUP_LOSS, STARTUP_LOSSES, TINY_SEGMENTS, UNIT,
 };
 
@@ -26,9 +26,15 @@ impl Control {
 
     pub(super) fn on_congestion(&mut self, ack: &Ack, beta: u64) {
         let grew = self.phase == Phase::Startup
-            || (self.free > FREE_ROUNDS && !self.follows_cubic(ack.now_ms));
+            || self.flags & OVERSHOOT != 0
+            || self.grows_fast(ack.now_ms);
         if !grew {
+            let were_random = self.losses.are_random();
             self.count_losses();
+            if ack.marked == 0 && self.losses.are_random() && !were_random {
+                self.begin_round(ack);
+                return;
+            }
         }
         if self.phase == Phase::Drain {
             self.window = self.former;
@@ -47,6 +53,11 @@ impl Control {
         }
     }
 
+    /// Whether the window grows fast, into a path that seems free.
+    pub(super) fn grows_fast(&self, now_ms: u32) -> bool {
+        self.free > FREE_ROUNDS && !self.follows_cubic(now_ms)
+    }
+
     /// The window grew fast into a free path: what that has delivered shows how much was too much.
     fn settle_for_held(&mut self, former: u32) {
         let least = u64::from(self.window) / 2;
@@ -56,7 +67,20 @@ impl Control {
         self.carried = bounded(self.held());
     }
 
+    /// What the path carried at this congestion, or at former ones.
+    fn carried(&self) -> u32 {
+        let now = match self.held() {
+            0 => self.window,
+            held => bounded(held.min(self.window.into())),
+        };
+        match self.phase {
+            Phase::Startup => now,
+            _ => now.max(narrow(scale(self.carried, CARRIED))),
+        }
+    }
+
     pub(super) fn lower(&mut self, now_ms: u32, beta: u64) {
+        self.carried = self.carried();
         // RFC 9438 section 4.7, fast convergence.
         self.largest = if self.window < self.largest {
             narrow(scale(self.window, (UNIT + beta) / 2))
@@ -65,7 +89,6 @@ impl Control {
         };
         let lowered = scale(self.window, beta).max(LEAST_SEGMENTS * u64::from(self.mss));
         self.window = bounded(lowered);
-        self.carried = self.largest;
         self.phase = Phase::Steady;
         self.congested_ms = now_ms;
         self.flags = (self.flags | CONGESTED) & !(EPOCH | MAY_TRY | EARLIER);
@@ -78,9 +101,13 @@ impl Control {
         (self.packets(self.acked) + lost, lost)
     }
 
+    /// Counts the losses of this round. Those of the load itself, in a recovery, show nothing of others.
     pub(super) fn count_losses(&mut self) {
-        let (sent, lost) = self.sent_and_lost();
         let were_random = self.losses.are_random();
+        if were_random && self.flags & RECOVERING != 0 {
+            return;
+        }
+        let (sent, lost) = self.sent_and_lost();
         self.losses.on_round(sent, lost, self.is_load_low());
         if self.losses.are_random() && !were_random && self.phase == Phase::Steady {
             // What was lowered for them returns.
@@ -106,7 +133,7 @@ impl Control {
             return false;
         }
         let is_less = match self.phase {
-            Phase::Startup => false,
+            Phase::Startup | Phase::Refill => false,
             Phase::Drain => true,
             Phase::Steady => {
                 u64::from(self.window) <= scale(self.carried, LOW_LOAD)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What round trips show: an own queue, another sender, a longer path. And the drains that show which.
 
-use super::{Ack, CONGESTED, Control, EARLIER, EPOCH, MAY_TRY, Phase, RECOVERING, bounded, scale};
+use super::{
+    Ack, CONGESTED, Control, EARLIER, EPOCH, MAY_TRY, OVERSHOOT, Phase, RECOVERING, bounded, scale,
+};
 use crate::constants::{
     CONTENDED_DRAINS, CONTENDED_INTERVAL_MS, CONTENDED_SHIFT, DELAY, DRAIN, DRAIN_INTERVAL_MS,
     DRAIN_MS, FLAT_ROUNDS, FOREIGN, LEAST_SEGMENTS, QUEUE_US, SAME_SHIFT, TRIED_ROUNDS, TRY, UNIT,
@@ -9,7 +11,7 @@ use crate::constants::{
 
 impl Control {
     /// What the round trips of a round show.
-    pub(super) fn judge_delay(&mut self) {
+    pub(super) fn judge_delay(&mut self, now_ms: u32) {
         let us = self.round_us;
         if self.tried > 0 {
             self.judge_trial(us);
@@ -18,6 +20,9 @@ impl Control {
         if !self.sees_queue(us) {
             self.free = self.free.saturating_add(1);
             return;
+        }
+        if self.grows_fast(now_ms) {
+            self.flags |= OVERSHOOT;
         }
         self.free = 0;
         let rate = u64::from(self.rate.max(self.rate_before)).max(1);
@@ -88,6 +93,9 @@ impl Control {
                 return;
             }
             self.end_drain(ack.now_ms);
+            if self.phase == Phase::Refill {
+                self.begin_round(ack);
+            }
             return;
         }
         if self.tried > 0 || self.flags & RECOVERING != 0 {
@@ -140,6 +148,9 @@ impl Control {
         self.rate_before = std::mem::take(&mut self.rate);
         self.drain_ms = self.next_drain(now_ms);
         self.free = 0;
+        if self.contended == 0 {
+            self.phase = Phase::Refill;
+        }
     }
 
     /// The next multiple of the interval, for all hosts with this clock. Beside another sender's queue the window

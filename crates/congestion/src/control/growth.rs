@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How the window grows: twofold in startup, by the law of CUBIC beside others, and fast into a path that is free.
 
-use super::{Ack, CONGESTED, Control, EPOCH, LIMITED, Phase, bounded, narrow};
+use super::{
+    Ack, CONGESTED, Control, EPOCH, LIMITED, OVERSHOOT, Phase, RECOVERING, bounded, narrow,
+};
 use crate::constants::{
     ALPHA, CUBIC_KS, CUBIC_MS, FIRST_SEGMENTS, FREE_ROUNDS, QUEUED_ACKS, STEP_LEAST_US, STEP_US,
     UNIT,
@@ -20,20 +22,30 @@ impl Control {
                 self.grow_as_cubic(ack);
             }
             Phase::Steady => self.grow_freely(ack),
-            Phase::Drain => {}
+            Phase::Drain | Phase::Refill => {}
         }
     }
 
     fn start_up(&mut self, ack: &Ack) {
         if self.queued < QUEUED_ACKS {
             self.window = bounded(u64::from(self.window) + u64::from(ack.acked));
-            return;
+        } else {
+            self.end_startup(ack);
         }
+    }
+
+    /// Begins with what the path holds. ACKs come at its rate: the round trip lags behind the queue.
+    fn end_startup(&mut self, ack: &Ack) {
         self.largest = self.window;
         self.carried = 0;
+        self.rate = self.rate.max(self.rate_of_round(ack));
+        let held = self.held().max(FIRST_SEGMENTS * u64::from(self.mss));
         self.settle(ack.rtt_us);
+        self.window = self.window.min(bounded(held));
         self.drain_ms = self.next_drain(ack.now_ms);
         self.flags &= !EPOCH;
+        self.begin_round(ack);
+        self.flags |= RECOVERING | OVERSHOOT;
     }
 
     /// Leaves what the path holds without the queue.
@@ -89,8 +101,11 @@ impl Control {
     fn grow_freely(&mut self, ack: &Ack) {
         let (window, mss) = (u64::from(self.window), u64::from(self.mss));
         let step = mss * u64::from(self.least_us.max(STEP_LEAST_US)) / STEP_US;
-        let step = step << self.free.saturating_sub(FREE_ROUNDS).min(20);
-        let step = step.min(window / 4);
+        let doublings = match self.queued {
+            0..QUEUED_ACKS => self.free.saturating_sub(FREE_ROUNDS).min(20),
+            _ => 0,
+        };
+        let step = (step << doublings).min(window / 4);
         let grown = window + (step * u64::from(ack.acked) / window).max(1);
         self.window = bounded(grown.min(self.most().max(window)));
     }
