@@ -78,32 +78,30 @@ fn saved_time_is_real() {
         let node = start_relaying(&network, "");
         let longer = CLIENT.max(SERVER).as_secs_f64();
         let bounds = [(path + longer) * 1.03, (path + 4.0 * longer) * 1.15];
-        let (mut before, mut message) = ([0.0; 2], Vec::new());
+        let (mut before, mut runs) = ([0.0; 2], Vec::new());
         let relayed = quickest(bounds, || {
             let timing = transfer(&network, family, BYTES);
-            until_ended(&node, "finished", message.len() as u64 + 1);
+            until_ended(&node, "finished", runs.len() as u64 + 1);
             let now = saved(&node);
-            message.push([0, 1].map(|part| now[part] - before[part]));
+            let claimed = [0, 1].map(|part| now[part] - before[part]);
             before = now;
+            runs.push((parts(&timing), claimed));
             parts(&timing)
         });
         for part in [0, 1] {
             let really = direct[part] - relayed[part];
-            let most = message
+            // Of the quickest: what a busy machine adds to others counts as a longer path.
+            let quickest = runs
                 .iter()
-                .map(|message| message[part])
-                .fold(0.0, f64::max);
+                .min_by(|(one, _), (other, _)| one[part].total_cmp(&other[part]));
+            let (_, claimed) = quickest.expect("there are runs");
             assert!(
-                most <= really * 1.25 + 0.005,
-                "{family}: {message:?}, but {direct:?} became {relayed:?}"
-            );
-            assert!(
-                most >= really * 0.5,
-                "{family}: no more than {message:?}, but {direct:?} became {relayed:?}"
+                (really * 0.5..=really * 1.25 + 0.005).contains(&claimed[part]),
+                "{family}: {claimed:?}, but {direct:?} became {relayed:?}"
             );
         }
         let status = node.status().unwrap();
-        assert_eq!(status["saved"]["relays"], message.len() as u64);
+        assert_eq!(status["saved"]["relays"], runs.len() as u64);
         assert_eq!(status["saved"]["slower"], 0, "{}", status["saved"]);
     }
 }
