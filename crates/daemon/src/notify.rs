@@ -2,11 +2,21 @@
 //! Reports the state of the process to systemd (`Type=notify`).
 //!
 //! Outside systemd every call does nothing. Failures are ignored: the service manager has its own
-//! timeouts.
+//! timeouts. A manager that does not read holds the caller up for no longer than [`SEND_TIME_MAX`].
 
+use std::fmt::Write;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+
+/// Where the manager reads: a path, or after `@` an abstract name (sd_notify(3)).
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// How long to wait for room in the manager's queue, which has ten places for each socket by default.
+const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How long the end of a node may take once its workers have ended.
 const TEARDOWN_TIME_MAX: Duration = Duration::from_secs(10);
@@ -25,7 +35,7 @@ pub fn took_over() {
 
 /// Whether a service manager expects notifications.
 pub fn supervised() -> bool {
-    std::env::var_os("NOTIFY_SOCKET").is_some()
+    std::env::var_os(SOCKET).is_some()
 }
 
 /// The watchdog timeout of the service manager; `None` without one.
@@ -58,11 +68,37 @@ pub fn watchdog_interval() -> Option<Duration> {
     watchdog_limit().map(|limit| limit / 2)
 }
 
-/// Every worker's loop runs.
+/// Every worker's loop runs. Where the manager has not read the last ones, it needs no further one.
 pub fn alive() {
-    send(&[NotifyState::Watchdog]);
+    let _ = manager().and_then(|manager| {
+        manager.set_nonblocking(true)?;
+        deliver(&manager, &[NotifyState::Watchdog])
+    });
 }
 
 fn send(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
+    let _ = manager().and_then(|manager| {
+        manager.set_write_timeout(Some(SEND_TIME_MAX))?;
+        deliver(&manager, state)
+    });
+}
+
+/// The manager's socket, if there is one.
+fn manager() -> io::Result<UnixDatagram> {
+    let name = std::env::var_os(SOCKET).ok_or(io::ErrorKind::NotFound)?;
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(&name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    Ok(socket)
+}
+
+fn deliver(manager: &UnixDatagram, state: &[NotifyState<'_>]) -> io::Result<()> {
+    let mut message = String::new();
+    for one in state {
+        writeln!(message, "{one}").map_err(io::Error::other)?;
+    }
+    manager.send(message.as_bytes()).map(drop)
 }

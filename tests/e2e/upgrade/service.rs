@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An upgrade as a service manager sees it, and when a reload is enough.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
 
 use posthaste_lab::network::Family;
 use posthaste_lab::node::Node;
@@ -10,22 +14,30 @@ use posthaste_lab::scratch::Scratch;
 use serde_json::Value;
 
 use super::{Place, Testbed};
-use crate::support::{PORT, Pair, SOON, binary, install_program, line, listen};
+use crate::support::{PORT, Pair, SOON, binary, install_program, line, listen, until};
 
 /// A socket as systemd's.
-struct Manager(UnixDatagram);
+struct Manager(Receiver<String>);
 
 impl Manager {
+    /// Reads all the time, as systemd does.
     fn at(path: &Path) -> Self {
         let socket = UnixDatagram::bind(path).unwrap();
-        socket.set_read_timeout(Some(SOON)).unwrap();
-        Self(socket)
+        let (notices, manager) = channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let notice = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if notices.send(notice).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(manager)
     }
 
     fn next(&self) -> String {
-        let mut buffer = [0; 4096];
-        let length = self.0.recv(&mut buffer).unwrap();
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
+        self.0.recv_timeout(SOON).expect("a notice")
     }
 
     /// Reads notices until one has all of `words`; none may have `never`.
@@ -73,6 +85,30 @@ fn main_process_reported() {
     place.until_ended(place.first());
     for _ in 0..3 {
         manager.receive_all(&["WATCHDOG=1"], "STOPPING");
+    }
+}
+
+/// A node under a manager that reads none of its notifications answers all the same.
+#[test]
+fn manager_may_be_stuck() {
+    let network = line();
+    let directory = Scratch::new().unwrap();
+    let path = directory.path().join("notify");
+    let _stuck = UnixDatagram::bind(&path).unwrap();
+    let words = format!("env NOTIFY_SOCKET={} WATCHDOG_USEC=40000", path.display());
+    let script = crate::operations::wrapper(&words);
+    let node = Node::builder(network.node(0), script.path().join("posthaste"));
+    let node = node.start().unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.connect(&path).unwrap();
+    other.set_nonblocking(true).unwrap();
+    until("a full queue", || {
+        let sent = other.send(b"WATCHDOG=1");
+        sent.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    });
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(40));
+        node.status().expect("the node answers");
     }
 }
 
