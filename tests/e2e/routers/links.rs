@@ -281,6 +281,13 @@ fn address_removed_and_restored() {
             }
             }";
         testbed.nft(ROUTER, rules);
+        // Once the kernel has forgotten what it masqueraded, a connection of the router itself may take the
+        // port of a client's, of which the server resets the older one.
+        let ports = ("net.ipv4.ip_local_port_range", "20000 29999");
+        let router = testbed.host(ROUTER);
+        router
+            .sysctls(&[ports])
+            .expect("a range of ports can be set");
         testbed
     };
     let go = |testbed: &Testbed| {
