@@ -248,10 +248,11 @@ fn late_segments_of_older_connections_reset_nothing() {
     let node = ready_on(&network, network.node(0), &listener);
     for (source, to, older) in older {
         let renewed = redirect(&node, "packet_renewed");
+        let ends = [to, older.peer_addr().expect("its client")].map(v4);
         let mut client = dial_again(&network, [source, to], |_| Ok(())).expect("the node answers");
         until("the reset", || redirect(&node, "packet_renewed") > renewed);
         // It arrives before the answer to the new SYN.
-        let [from, masqueraded] = [to, older.peer_addr().expect("its client")].map(v4);
+        let [from, masqueraded] = ends;
         send_segment(network.server(), from, masqueraded, [1, 1 << 20], 0x10);
         let (mut server, _) = accept(&listener);
         deliver(&mut client, &mut server, b"a question");
